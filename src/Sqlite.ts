@@ -1,0 +1,150 @@
+/**
+ * alkstore on SQLite: the Layers of one file, or of one in-memory database.
+ *
+ * @since 0.1.0
+ */
+
+import type { SqlClient } from "@effect/sql"
+import { SqliteClient } from "@effect/sql-sqlite-node"
+import { Cause, type ConfigError, Duration, Effect, Layer, Schedule } from "effect"
+import { makeClock } from "./layers/Clock/ProcessClock.js"
+import type { Database } from "./layers/Database/Database.js"
+import { makeSqliteDatabase, prepareSqlite, type SqliteSettings } from "./layers/Database/SqliteDatabase.js"
+import { sqliteNames } from "./layers/engine.js"
+import * as SqlLock from "./layers/Lock/SqlLock.js"
+import { migrate } from "./layers/Queue/migrations/migrate.js"
+import * as SqlQueue from "./layers/Queue/SqlQueue.js"
+import { storeError } from "./layers/storeError.js"
+import * as PollWake from "./layers/Wake/PollWake.js"
+import * as SqliteWake from "./layers/Wake/SqliteWake.js"
+import { busyRetry } from "./schedule/Polling.js"
+import { Clock } from "./services/Clock.js"
+import type { InvalidArgument, SchemaMismatch, StoreError } from "./services/Errors.js"
+import { checkPrefix } from "./services/input.js"
+import type { Lock } from "./services/Lock.js"
+import type { Queue } from "./services/QueueStore.js"
+import type { Wake } from "./services/Wake.js"
+import * as Sweeper from "./workers/Sweeper.js"
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface Options {
+  /** The prefix of the library's tables: one namespace. 1 to 64 of A-Z a-z 0-9 _. Default `_alkstore_`. */
+  readonly namespace?: string | undefined
+  /** Bring the tables up to date (default), or only verify that they are. */
+  readonly migrate?: boolean | undefined
+  /** Run the sweeper in this process (default). */
+  readonly sweeper?: boolean | Sweeper.SweeperOptions | undefined
+  /**
+   * `PRAGMA busy_timeout` of the client: how long a statement blocks the event loop for the write lock. Short, because
+   * the driver waits synchronously; the library then waits on without blocking. Default 10 ms.
+   */
+  readonly busyTimeout?: Duration.DurationInput | undefined
+  /** How long a call waits for the write lock in all before it fails with a `StoreError` (`busy`). Default 5 s. */
+  readonly busyLimit?: Duration.DurationInput | undefined
+  /**
+   * `PRAGMA synchronous` of the client. `NORMAL` (default): a crash of the process loses nothing, a power cut may lose
+   * the last commits. `FULL`: a power cut loses nothing either, and each commit waits for the disk.
+   */
+  readonly synchronous?: SqliteSettings["synchronous"] | undefined
+  /** How often workers look for work without a wake. Default 1 s. */
+  readonly pollInterval?: Duration.DurationInput | undefined
+  /** Watch the file for the commits of other processes (default). Without, they are found by polling. */
+  readonly watch?: boolean | undefined
+}
+
+/**
+ * What an engine provides.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Services = Queue | Wake | Clock | Lock
+
+const isMemory = (filename: string): boolean =>
+  filename === "" || filename === ":memory:" || filename.startsWith("file::memory:")
+
+const wakeLayer = (filename: string, options: Options): Layer.Layer<Wake> => {
+  const poll = Duration.decode(options.pollInterval ?? "1 second")
+  if (isMemory(filename)) return PollWake.layerLocal(poll, "", true)
+  return options.watch === false
+    ? PollWake.layerLocal(poll, "the file is not watched")
+    : SqliteWake.layer(filename, poll)
+}
+
+/** @internal */
+export const services = (db: Database): Layer.Layer<Queue | Lock, never, Wake | Clock> =>
+  Layer.merge(SqlQueue.layer(db, { notify: false }), SqlLock.layer(db))
+
+/** What tests replace. */
+export interface Seams {
+  readonly wake?: Layer.Layer<Wake> | undefined
+  /** Time passes only when a test says so. */
+  readonly virtualTime?: boolean | undefined
+}
+
+const make = (options: Options, seams: Seams) =>
+  Effect.gen(function* () {
+    const sql = yield* SqliteClient.SqliteClient
+    const prefix = yield* checkPrefix(options.namespace ?? "_alkstore_")
+    const clock = yield* makeClock("process", seams.virtualTime)
+    const settings: SqliteSettings = {
+      busyTimeout: options.busyTimeout ?? 10,
+      busyLimit: options.busyLimit ?? "5 seconds",
+      synchronous: options.synchronous ?? "NORMAL"
+    }
+    yield* prepareSqlite(sql, settings)
+    const db = yield* makeSqliteDatabase(sql, sqliteNames(prefix), clock, settings)
+    yield* migrate(db, options.migrate === false ? "verify" : "migrate")
+    const base = Layer.merge(seams.wake ?? wakeLayer(sql.config.filename, options), Layer.succeed(Clock, clock))
+    const engine = Layer.provideMerge(services(db), base)
+    if (options.sweeper === false) return engine
+    return Layer.provideMerge(Sweeper.layer(typeof options.sweeper === "object" ? options.sweeper : {}), engine)
+  })
+
+/**
+ * Queue, Wake, Clock and Lock over the application's own SqliteClient, so that an enqueue joins its transactions.
+ * Creates and updates the tables, sets the connection's `busy_timeout` and `synchronous`, watches the file and sweeps.
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer = (
+  options: Options = {}
+): Layer.Layer<Services, InvalidArgument | SchemaMismatch | StoreError, SqliteClient.SqliteClient> =>
+  Layer.unwrapScoped(make(options, {}))
+
+/** @internal */
+export const layerWith = (
+  options: Options,
+  seams: Seams
+): Layer.Layer<Services, InvalidArgument | SchemaMismatch | StoreError, SqliteClient.SqliteClient> =>
+  Layer.unwrapScoped(make(options, seams))
+
+/**
+ * The same with a client of its own: one file, in WAL mode. Provides the client too, for the application's own tables.
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layerFile = (
+  filename: string,
+  options: Options = {}
+): Layer.Layer<
+  Services | SqliteClient.SqliteClient | SqlClient.SqlClient,
+  InvalidArgument | SchemaMismatch | StoreError | ConfigError.ConfigError
+> => Layer.provideMerge(layer(options), layerClient(filename))
+
+/** Opening a file may meet another process that is just switching it to WAL: the driver throws, we try again. */
+const layerClient = (filename: string) =>
+  SqliteClient.layer({ filename }).pipe(
+    Layer.catchAllCause((cause) => Layer.fail(storeError("connect", Cause.squash(cause)))),
+    Layer.retry(
+      Schedule.intersect(
+        busyRetry("5 seconds"),
+        Schedule.recurWhile((error: StoreError) => error.reason === "busy")
+      )
+    )
+  )

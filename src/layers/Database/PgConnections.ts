@@ -1,0 +1,215 @@
+/**
+ * The Layer's own PostgreSQL connections, for claim, renew, settle, sweep, locks and enqueues outside a transaction: a
+ * pool that the application has used up cannot starve leases, and settings that must hold are ours to set. A
+ * connection that fails or answers late is destroyed and made anew at the next use.
+ */
+import { Effect, type Schedule } from "effect"
+import pg from "pg"
+import { conflictRetry } from "../../schedule/Polling.js"
+import type { StoreError } from "../../services/Errors.js"
+import type { Row, Session, Statement } from "../engine.js"
+import { connecting, storeError } from "../storeError.js"
+import { type Access, positional, tracked } from "./Database.js"
+
+export interface PgSettings {
+  /** Connections for everything but LISTEN: at least 2. */
+  readonly connections: number
+  readonly connectTimeoutMillis: number
+  /** A statement is cancelled by the server after this; the connection is given up 2 s later. */
+  readonly statementTimeoutMillis: number
+  /** Named prepared statements; switch off behind a pooler in transaction mode. */
+  readonly prepare: boolean
+  /** Session settings on our own connections; switch off behind a pooler in transaction mode. */
+  readonly sessionSettings: boolean
+}
+
+export interface PgConnections {
+  readonly use: <A>(
+    access: Access,
+    operation: string,
+    use: (session: Session) => Effect.Effect<A, StoreError>
+  ) => Effect.Effect<A, StoreError>
+  readonly close: Effect.Effect<void>
+}
+
+/**
+ * - READ COMMITTED whatever the database's default is: a claim that skips locked rows needs no more
+ * - no JIT and no sequential scan: statements are short and each has its index
+ * - no transaction of ours is left open to hold back vacuum
+ */
+const sessionSettings = (settings: PgSettings): string =>
+  [
+    `SET statement_timeout = ${settings.statementTimeoutMillis}`,
+    "SET lock_timeout = 0",
+    `SET idle_in_transaction_session_timeout = ${settings.statementTimeoutMillis}`,
+    "SET default_transaction_isolation = 'read committed'",
+    "SET jit = off",
+    "SET enable_seqscan = off"
+  ].join("; ")
+
+/** int8 as a number (ids, counts and milliseconds are below 2^53); everything else as the driver does. */
+const types = {
+  getTypeParser: (oid: number, format?: "text" | "binary") =>
+    oid === 20 && format !== "binary" ? (text: string) => Number(text) : pg.types.getTypeParser(oid, format as "text")
+} as pg.CustomTypesConfig
+
+/** Errors that say a prepared statement and its name do not fit any more: run it unnamed. */
+const unnamed = /^(26000|42P05|0A000)$/
+
+/** How a session may be left after an error: these say nothing about the connection. */
+const harmless: ReadonlySet<string> = new Set(["conflict", "busy", "constraint", "denied", "schema", "full"])
+
+class Slot {
+  client: pg.Client | undefined
+  broken = false
+}
+
+const destroy = (client: pg.Client): void => {
+  const socket = (client as unknown as { connection?: { stream?: { destroy?: () => void } } }).connection?.stream
+  if (typeof socket?.destroy === "function") socket.destroy()
+}
+
+export const makePgConnections = (config: pg.ClientConfig, settings: PgSettings): Effect.Effect<PgConnections> =>
+  Effect.gen(function* () {
+    const slots = Array.from({ length: settings.connections }, () => new Slot())
+    const all = yield* Effect.makeSemaphore(settings.connections)
+    // Enqueues never take the last connection: leases come first
+    const enqueues = yield* Effect.makeSemaphore(settings.connections - 1)
+    const retry: Schedule.Schedule<unknown> = conflictRetry
+    const idle: Array<Slot> = [...slots]
+    let prepare = settings.prepare
+    let closed = false
+
+    const drop = (slot: Slot) => {
+      const client = slot.client
+      slot.client = undefined
+      slot.broken = false
+      if (client !== undefined) destroy(client)
+    }
+
+    const connect = (slot: Slot): Effect.Effect<pg.Client, StoreError> =>
+      Effect.async((resume) => {
+        const client = new pg.Client({
+          ...config,
+          types,
+          keepAlive: true,
+          connectionTimeoutMillis: settings.connectTimeoutMillis,
+          query_timeout: settings.statementTimeoutMillis + 2_000
+        })
+        slot.broken = false
+        client.on("error", () => {
+          slot.broken = true
+        })
+        client.on("end", () => {
+          slot.broken = true
+        })
+        const failed = (cause: unknown) => {
+          destroy(client)
+          resume(Effect.fail(storeError(connecting, cause)))
+        }
+        client.connect((cause: unknown) => {
+          if (cause) return failed(cause)
+          if (!settings.sessionSettings) {
+            slot.client = client
+            return resume(Effect.succeed(client))
+          }
+          client.query(sessionSettings(settings), (error) => {
+            if (error) return failed(error)
+            slot.client = client
+            resume(Effect.succeed(client))
+          })
+        })
+      })
+
+    const query = (client: pg.Client, statement: Statement, values: ReadonlyArray<unknown>, named: boolean) =>
+      Effect.async<ReadonlyArray<Row>, unknown>((resume) => {
+        const request = {
+          text: statement.text,
+          values: values as Array<unknown>,
+          ...(named ? { name: nameOf(statement) } : {})
+        }
+        client.query(request, (error: Error | null, result: pg.QueryResult<Row>) => {
+          resume(error ? Effect.fail(error) : Effect.succeed(result.rows ?? []))
+        })
+      })
+
+    const execute = (client: pg.Client, statement: Statement, parameters: object) =>
+      Effect.suspend(() => {
+        const values = positional(statement, parameters as Record<string, unknown>)
+        return query(client, statement, values, prepare).pipe(
+          Effect.catchIf(
+            (error) => prepare && unnamed.test(String((error as { code?: unknown }).code)),
+            () => {
+              prepare = false
+              return query(client, statement, values, false)
+            }
+          ),
+          Effect.mapError((error) => storeError(statement.name, error))
+        )
+      })
+
+    const session = (slot: Slot, client: pg.Client): Session => ({
+      writes: true,
+      joined: false,
+      execute: (statement, parameters) =>
+        Effect.tapError(execute(client, statement, parameters), (error) =>
+          Effect.sync(() => {
+            // A statement cut short by its deadline leaves a connection of unknown state; a read-only server is a lost one
+            if (!harmless.has(error.reason)) slot.broken = true
+          })
+        )
+    })
+
+    const withSlot = <A>(
+      operation: string,
+      use: (session: Session) => Effect.Effect<A, StoreError>
+    ): Effect.Effect<A, StoreError> =>
+      Effect.suspend(() => {
+        if (closed) return Effect.fail(storeError(operation, new Error("the layer is closed"), "connection"))
+        const slot = idle.pop() as Slot
+        if (slot.broken) drop(slot)
+        return (slot.client === undefined ? connect(slot) : Effect.succeed(slot.client)).pipe(
+          Effect.flatMap((client) => use(session(slot, client))),
+          Effect.ensuring(
+            Effect.sync(() => {
+              if (slot.broken || closed) drop(slot)
+              idle.push(slot)
+            })
+          )
+        )
+      })
+
+    return {
+      use: (access, operation, use) => {
+        const once = Effect.uninterruptibleMask((restore) =>
+          Effect.flatMap(restore(all.take(1)), () => Effect.ensuring(tracked(withSlot(operation, use)), all.release(1)))
+        )
+        const retried = Effect.retry(once, { schedule: retry, while: (error) => error.reason === "conflict" })
+        return access === "enqueue" ? enqueues.withPermits(1)(retried) : retried
+      },
+      close: Effect.async<void>((resume) => {
+        closed = true
+        const open = slots.flatMap((slot) => (slot.client === undefined ? [] : [slot.client]))
+        let left = open.length
+        if (left === 0) return resume(Effect.void)
+        for (const client of open) {
+          client.end(() => {
+            if (--left === 0) resume(Effect.void)
+          })
+        }
+        return Effect.sync(() => open.forEach(destroy))
+      })
+    }
+  })
+
+const names = new Map<string, string>()
+
+/** A statement's name on the server: its verb and a number for its text, at most 63 bytes. */
+const nameOf = (statement: Statement): string => {
+  let name = names.get(statement.text)
+  if (name === undefined) {
+    name = `alkstore_${statement.name}_${names.size + 1}`.slice(-63)
+    names.set(statement.text, name)
+  }
+  return name
+}

@@ -1,0 +1,92 @@
+/**
+ * PostgreSQL: the application's client for what belongs to its transactions, our own connections for the rest.
+ */
+import type { SqlClient } from "@effect/sql"
+import { Effect } from "effect"
+import type { Service as ClockService } from "../../services/Clock.js"
+import type { StoreError } from "../../services/Errors.js"
+import { type Names, type Session, statement } from "../engine.js"
+import { storeError } from "../storeError.js"
+import {
+  type Access,
+  ambient,
+  type Connection,
+  type Database,
+  outside,
+  positional,
+  type Refused,
+  refuseForeign,
+  tracked,
+  type Verb
+} from "./Database.js"
+import type { PgConnections } from "./PgConnections.js"
+import { makeTransaction } from "./transaction.js"
+
+export const makePgDatabase = (
+  sql: SqlClient.SqlClient,
+  names: Names,
+  clock: ClockService,
+  connections: PgConnections
+): Effect.Effect<Database, StoreError> =>
+  Effect.gen(function* () {
+    // Interrupted while it waits, a reservation would leak its connection
+    const ours = yield* Effect.uninterruptible(Effect.scoped(sql.reserve)).pipe(
+      Effect.mapError((error) => storeError("connect", error))
+    )
+
+    /** Statements in the caller's transaction. Uninterruptible: an interrupt cancels whatever the backend runs next. */
+    const inside = (connection: Connection, now: number): Session => ({
+      writes: true,
+      joined: true,
+      execute: (statement, parameters) =>
+        connection.execute(statement.text, positional(statement, { ...parameters, now }), undefined).pipe(
+          Effect.mapError((error) => storeError(statement.name, error)),
+          Effect.uninterruptible,
+          tracked
+        )
+    })
+
+    const begin = statement(names, "begin", "BEGIN")
+    const commit = statement(names, "commit", "COMMIT")
+    const rollback = statement(names, "rollback", "ROLLBACK")
+
+    const inTransaction = <A>(session: Session, verb: Verb<A>): Effect.Effect<A, StoreError> =>
+      Effect.zipRight(
+        session.execute(begin, {}),
+        Effect.matchCauseEffect(verb(session), {
+          onFailure: (cause) => Effect.zipRight(Effect.either(session.execute(rollback, {})), Effect.failCause(cause)),
+          onSuccess: (value) => Effect.as(session.execute(commit, {}), value)
+        })
+      )
+
+    const apart = <A>(access: Access, operation: string, verb: Verb<A>, whole = false) =>
+      connections.use(access, operation, (session) =>
+        Effect.flatMap(clock.now, (now) => {
+          const bound: Session = {
+            ...session,
+            execute: (text, parameters) => session.execute(text, { ...parameters, now })
+          }
+          return whole ? inTransaction(bound, verb) : verb(bound)
+        })
+      )
+
+    return {
+      names,
+      joined: <A>(access: Access, operation: string, verb: Verb<A>, whole?: boolean) =>
+        Effect.flatMap(Effect.zip(ambient(ours), outside), ([transaction, independent]): Effect.Effect<A, Refused> => {
+          if (transaction._tag === "None" || independent) return apart(access, operation, verb, whole)
+          if (transaction._tag === "Own")
+            return Effect.flatMap(clock.now, (now) => verb(inside(transaction.connection, now)))
+          return access === "read" ? apart(access, operation, verb) : Effect.fail(refuseForeign(operation))
+        }),
+      apart,
+      joins: Effect.zipWith(
+        ambient(ours),
+        outside,
+        (transaction, independent) => transaction._tag === "Own" && !independent
+      ),
+      transaction: makeTransaction(sql, { begin: "BEGIN" }),
+      holdsWriteLock: Effect.succeed(false),
+      afterTransaction: Effect.void
+    }
+  })

@@ -1,0 +1,320 @@
+/**
+ * The Queue service over a Database: implemented once for both engines, out of the verbs in `statements/`.
+ */
+import { Effect, Layer } from "effect"
+import { Clock } from "../../services/Clock.js"
+import { EnqueueUncertain, InvalidArgument, type StoreError } from "../../services/Errors.js"
+import {
+  type ClaimRequest,
+  type ClaimResult,
+  type NewJob,
+  Queue,
+  type QueueSettings,
+  type Receipt,
+  type Service,
+  type SweepResult
+} from "../../services/QueueStore.js"
+import { lapsed, type Settlement } from "../../services/Settlement.js"
+import { queueTopic, Wake } from "../../services/Wake.js"
+import { type Database, detached, type Verb } from "../Database/Database.js"
+import { type Statement, statement } from "../engine.js"
+import { connecting } from "../storeError.js"
+import * as claimVerb from "./statements/claim.js"
+import { define } from "./statements/define.js"
+import { enqueue } from "./statements/enqueue.js"
+import { list } from "./statements/list.js"
+import { renew } from "./statements/renew.js"
+import { claimedRow, int } from "./statements/rows.js"
+import { settle } from "./statements/settle.js"
+import { fromStart, sweep } from "./statements/sweep.js"
+
+export interface SqlQueueOptions {
+  /** Send a NOTIFY with what makes work visible (PostgreSQL). */
+  readonly notify: boolean
+}
+
+/** Rows per statement of a sweep. */
+const page = 500
+
+/** Rounds of moving spent rows out of the way within one claim. */
+const maxRounds = 10
+
+/** The answer to an enqueue was lost after it was sent: it may stand. */
+const isUncertain = (error: StoreError): boolean => {
+  if (error.operation === connecting || error.operation === "begin") return false
+  const code = (error.cause as { code?: unknown } | undefined)?.code
+  return error.reason === "connection" || (error.reason === "timeout" && typeof code !== "string")
+}
+
+const moveLapsed =
+  (
+    verbs: Verbs,
+    queue: string,
+    after: typeof fromStart
+  ): Verb<{ readonly cursor: typeof fromStart | undefined; readonly recovered: number; readonly crashed: number }> =>
+  (session) =>
+    Effect.gen(function* () {
+      const [clock] = yield* session.execute(verbs.present, {})
+      const rows = yield* verbs.sweep.lapsed(session, queue, after, page)
+      if (rows.length === 0) return { cursor: undefined, recovered: 0, crashed: 0 }
+      const settlements = rows.map((row) => lapsed(row, int(clock?.now)))
+      const options = { skipLocked: true, lapsedOnly: true }
+      // One row that cannot be written never stops the rest: a page that fails is done row by row
+      const outcomes = yield* verbs.settle(session, queue, settlements, options).pipe(
+        Effect.catchIf(
+          (error) => !error.retryable && !session.joined,
+          () =>
+            Effect.forEach(settlements, (settlement) =>
+              verbs.settle(session, queue, [settlement], options).pipe(
+                Effect.map(([outcome]) => outcome),
+                Effect.catchIf(
+                  (error) => !error.retryable,
+                  (error) =>
+                    Effect.as(
+                      Effect.logWarning(`sweep: job ${settlement.id} of queue ${queue} could not be moved`, error),
+                      undefined
+                    )
+                )
+              )
+            )
+        )
+      )
+      const last = rows[rows.length - 1]
+      const done = (tag: Settlement["_tag"]) =>
+        settlements.filter((s, index) => s._tag === tag && outcomes[index] === "done").length
+      return {
+        cursor: rows.length < page || last === undefined ? undefined : { at: last.deadline, id: last.id },
+        recovered: done("Return"),
+        crashed: done("Bury")
+      }
+    })
+
+interface Verbs {
+  readonly present: Statement
+  readonly define: ReturnType<(typeof define)["postgres"]>
+  readonly enqueue: ReturnType<(typeof enqueue)["postgres"]>
+  readonly claim: ReturnType<(typeof claimVerb.claim)["postgres"]>
+  readonly settle: ReturnType<(typeof settle)["postgres"]>
+  readonly renew: ReturnType<(typeof renew)["postgres"]>
+  readonly sweep: ReturnType<(typeof sweep)["postgres"]>
+  readonly list: ReturnType<(typeof list)["postgres"]>
+}
+
+const makeVerbs = ({ names }: Database, { notify }: SqlQueueOptions): Verbs => ({
+  present: statement(names, "present", `SELECT ${names.now} AS now`),
+  define: define[names.engine](names),
+  enqueue: enqueue[names.engine](names, notify),
+  claim: claimVerb.claim[names.engine](names),
+  settle: settle[names.engine](names, notify),
+  renew: renew[names.engine](names),
+  sweep: sweep[names.engine](names),
+  list: list[names.engine](names)
+})
+
+/** An `expires` instant at or before the job's due time is refused: only the database knows its own now. */
+const checkExpiry =
+  (verbs: Verbs, jobs: ReadonlyArray<NewJob>): Verb<InvalidArgument | undefined> =>
+  (session) =>
+    jobs.every((job) => job.expiresAt === null)
+      ? Effect.succeed(undefined)
+      : Effect.map(session.execute(verbs.present, {}), ([row]) => {
+          const now = int(row?.now)
+          const late = jobs.some(
+            (job) => job.expiresAt !== null && job.expiresAt <= Math.max(job.runAt ?? now + job.delayMillis, now)
+          )
+          return late
+            ? new InvalidArgument({
+                argument: "expires",
+                message: "expires: lies at or before the instant at which the job is due; it could never run"
+              })
+            : undefined
+        })
+
+const make = (db: Database, options: SqlQueueOptions) =>
+  Effect.gen(function* () {
+    const wake = yield* Wake
+    const clock = yield* Clock
+    const scope = yield* Effect.scope
+    const verbs = makeVerbs(db, options)
+    const defined = new Map<string, string>()
+
+    /** Wakes after the commit: at once outside a transaction, when it has ended inside one. */
+    const announce = (queues: ReadonlyArray<string>) => {
+      const topics = queues.map(queueTopic)
+      return Effect.flatMap(db.joins, (joins) => {
+        if (!joins) return wake.wake(topics)
+        if (db.names.engine === "postgres") return Effect.void
+        return Effect.asVoid(
+          Effect.forkIn(Effect.interruptible(detached(Effect.zipRight(db.afterTransaction, wake.wake(topics)))), scope)
+        )
+      })
+    }
+
+    const defineQueue = (settings: QueueSettings, by: "producer" | "worker") =>
+      Effect.suspend(() => {
+        const known = `${settings.maxCrashes}`
+        if (defined.get(`${by}:${settings.name}`) === known) return Effect.void
+        const upsert: Verb<void> = (session) => verbs.define(session, settings, by)
+        const remember = Effect.sync(() => void defined.set(`${by}:${settings.name}`, known))
+        return Effect.flatMap(db.joins, (joins) =>
+          joins && db.names.engine === "sqlite"
+            ? Effect.catchTags(db.joined("write", "define", upsert), {
+                ForeignTransaction: () => Effect.void,
+                TransactionOpen: () => Effect.void
+              })
+            : db.apart("write", "define", upsert).pipe(
+                Effect.zipRight(remember),
+                Effect.catchTag("TransactionOpen", () => Effect.void)
+              )
+        )
+      })
+
+    const enqueueJobs: Service["enqueue"] = (queue, jobs) => {
+      if (jobs.length === 0) return Effect.succeed([])
+      const whole = jobs.length > 1
+      const verb: Verb<InvalidArgument | ReadonlyArray<Receipt>> = (session) =>
+        Effect.flatMap(
+          checkExpiry(verbs, jobs)(session),
+          (late): Effect.Effect<InvalidArgument | ReadonlyArray<Receipt>, StoreError> =>
+            late === undefined ? verbs.enqueue(session, queue, jobs) : Effect.succeed(late)
+        )
+      return Effect.gen(function* () {
+        const joins = yield* db.joins
+        const result = yield* Effect.mapError(db.joined("enqueue", "enqueue", verb, whole), (error) =>
+          error._tag === "StoreError" && !joins && isUncertain(error)
+            ? new EnqueueUncertain({
+                queue,
+                message: `queue ${queue}: the connection was lost before the answer to an enqueue came; the jobs may or may not exist. Enqueue again with a dedupeKey`,
+                cause: error
+              })
+            : error
+        )
+        if (result instanceof InvalidArgument) return yield* Effect.fail(result)
+        yield* announce([queue])
+        return result
+      })
+    }
+
+    /** Moves one page of what a claim met and could not take. */
+    const clear = (queue: string, met: claimVerb.Claimed) =>
+      Effect.gen(function* () {
+        if (met.expired > 0) yield* db.joined("write", "sweep", (session) => verbs.sweep.expire(session, queue, page))
+        if (!met.lapsed) return
+        const { recovered } = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
+        if (recovered > 0) yield* announce([queue])
+      })
+
+    const claimOnce = (request: ClaimRequest) => {
+      const verb: Verb<claimVerb.Claimed> = (session) => verbs.claim(session, request)
+      if (db.names.engine === "postgres") return db.joined("write", "claim", verb)
+      return Effect.flatMap(db.joins, (joins) =>
+        joins
+          ? db.joined("write", "claim", verb)
+          : Effect.flatMap(db.joined("read", "claim", verb), (met) =>
+              met.seen > met.expired ? db.joined("write", "claim", verb) : Effect.succeed(met)
+            )
+      )
+    }
+
+    const claimJobs: Service["claim"] = (request) =>
+      Effect.gen(function* () {
+        const start = yield* clock.monotonic
+        const rows: Array<ReturnType<typeof claimedRow>> = []
+        let met = yield* claimOnce(request)
+        for (let round = 0; ; round++) {
+          rows.push(...met.rows.map((row) => claimedRow(row, start)))
+          if ((met.expired === 0 && !met.lapsed) || round === maxRounds) break
+          yield* clear(request.queue, met)
+          if (rows.length >= request.limit) break
+          met = yield* claimOnce({ ...request, limit: request.limit - rows.length })
+        }
+        const full = met.seen >= request.limit + request.prefetch || met.expired > 0 || met.lapsed
+        return {
+          jobs: rows.sort((a, b) => b.priority - a.priority || a.dueAt - b.dueAt || a.id - b.id),
+          more: full,
+          nextInMillis: met.nextAt === null ? undefined : Math.max(0, met.nextAt - met.now)
+        } satisfies ClaimResult
+      })
+
+    const settleJobs: Service["settle"] = (queue, settlements, { skipLocked } = { skipLocked: false }) =>
+      settlements.length === 0
+        ? Effect.succeed([])
+        : db
+            .joined("write", "settle", (session) =>
+              verbs.settle(session, queue, settlements, { skipLocked, lapsedOnly: false })
+            )
+            .pipe(
+              Effect.tap((outcomes) =>
+                settlements.some((s, index) => s._tag === "Return" && outcomes[index] === "done")
+                  ? announce([queue])
+                  : Effect.void
+              )
+            )
+
+    const sweepExpired: Service["sweepExpired"] = (queue) =>
+      Effect.gen(function* () {
+        const result = { expired: 0, recovered: 0, crashed: 0 }
+        for (;;) {
+          // On SQLite a look comes first: nothing to do costs no write lock
+          const look =
+            db.names.engine === "sqlite"
+              ? yield* db.apart("read", "sweep", (session) => verbs.sweep.expire(session, queue, 1))
+              : 1
+          if (look === 0) break
+          const moved = yield* db.apart("write", "sweep", (session) => verbs.sweep.expire(session, queue, page))
+          result.expired += moved
+          if (moved < page) break
+        }
+        let name = queue ?? (yield* db.apart("read", "sweep", (session) => verbs.sweep.nextLeased(session, "")))
+        while (name !== undefined) {
+          const of = name
+          const recovered = yield* sweepLeases(of, result)
+          if (recovered > 0) yield* announce([of])
+          name =
+            queue === undefined
+              ? yield* db.apart("read", "sweep", (session) => verbs.sweep.nextLeased(session, of))
+              : undefined
+        }
+        return result satisfies SweepResult
+      })
+
+    const sweepLeases = (queue: string, result: { recovered: number; crashed: number }) =>
+      Effect.gen(function* () {
+        let recovered = 0
+        let cursor: typeof fromStart | undefined = fromStart
+        while (cursor !== undefined) {
+          const after: typeof fromStart = cursor
+          const found = yield* db.apart("read", "sweep", (session) => verbs.sweep.lapsed(session, queue, after, 1))
+          if (found.length === 0) break
+          const moved = yield* db.apart("write", "sweep", moveLapsed(verbs, queue, after))
+          recovered += moved.recovered
+          result.recovered += moved.recovered
+          result.crashed += moved.crashed
+          cursor = moved.cursor
+        }
+        return recovered
+      })
+
+    return {
+      define: defineQueue,
+      enqueue: enqueueJobs,
+      claim: claimJobs,
+      settle: settleJobs,
+      renew: (renewals) =>
+        renewals.length === 0
+          ? Effect.succeed([])
+          : db.apart("write", "renew", (session) => verbs.renew(session, renewals)),
+      sweepExpired,
+      list: (queue, { after, limit }) =>
+        db.joined("read", "list", (session) => verbs.list.live(session, queue, after, limit)),
+      listDead: (queue, { limit }) =>
+        db.joined("read", "dead_letters", (session) => verbs.list.dead(session, queue, limit)),
+      transaction: db.transaction,
+      detached,
+      holdsWriteLock: db.holdsWriteLock,
+      monotonic: clock.monotonic
+    } satisfies Service
+  })
+
+/** The Queue service of a database whose tables are there. */
+export const layer = (db: Database, options: SqlQueueOptions) => Layer.scoped(Queue, make(db, options))

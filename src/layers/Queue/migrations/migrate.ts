@@ -1,0 +1,121 @@
+/**
+ * Migrations: versioned, each applied once, by one process at a time, all pending ones in one transaction. A database
+ * that is up to date is only read, so a role without rights to the schema can start.
+ */
+import { Effect } from "effect"
+import { SchemaMismatch, type StoreError } from "../../../services/Errors.js"
+import type { Database, Verb } from "../../Database/Database.js"
+import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
+import { int } from "../statements/rows.js"
+import { initial } from "./0001_initial.js"
+
+interface Migration {
+  readonly version: number
+  readonly name: string
+  /** The oldest version of the schema's reader that may still work on it afterwards: raised by a contraction only. */
+  readonly oldestReader: number
+  readonly up: PerEngine<(n: Names) => ReadonlyArray<string>>
+}
+
+export const migrations: ReadonlyArray<Migration> = [{ version: 1, name: "initial", oldestReader: 1, up: initial }]
+
+export const latest: number = migrations.length
+
+interface Found {
+  /** 0 when there are no tables. */
+  readonly version: number
+  readonly oldestReader: number
+}
+
+const exists: PerEngine<(n: Names) => string> = {
+  postgres: () =>
+    "SELECT 1 AS found FROM pg_catalog.pg_tables WHERE schemaname = :namespace::text AND tablename = 'migrations'",
+  sqlite: () => "SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = :namespace || 'migrations'"
+}
+
+/** What stands before every migration: the lock that lets one process in at a time, and the table of versions. */
+const prepare: PerEngine<(n: Names) => ReadonlyArray<string>> = {
+  postgres: (n) => [
+    // Transaction-scoped, so it leaves with the transaction whatever happens; behind poolers too
+    "SELECT pg_advisory_xact_lock(hashtextextended(:lock::text, 0))",
+    "SELECT set_config('statement_timeout', '0', true)",
+    `CREATE SCHEMA IF NOT EXISTS ${n.schema}`,
+    `CREATE TABLE IF NOT EXISTS ${n.migrations} (version integer PRIMARY KEY, name text NOT NULL, oldest_reader integer NOT NULL, applied_at bigint NOT NULL)`
+  ],
+  // The immediate transaction is the lock
+  sqlite: (n) => [
+    `CREATE TABLE IF NOT EXISTS ${n.migrations} (version INTEGER PRIMARY KEY, name TEXT NOT NULL, oldest_reader INTEGER NOT NULL, applied_at INTEGER NOT NULL)`
+  ]
+}
+
+const run = (session: Session, names: Names, text: string, parameters: object = {}) =>
+  session.execute(statement(names, "migrate", text), { ...parameters })
+
+const look =
+  (names: Names): Verb<Found> =>
+  (session) =>
+    Effect.gen(function* () {
+      const [table] = yield* run(session, names, exists[names.engine](names), { namespace: names.namespace })
+      if (table === undefined) return { version: 0, oldestReader: 0 }
+      const [row] = yield* run(
+        session,
+        names,
+        `SELECT coalesce(max(version), 0) AS version, coalesce(max(oldest_reader), 0) AS oldest_reader FROM ${names.migrations}`
+      )
+      return { version: int(row?.version), oldestReader: int(row?.oldest_reader) }
+    })
+
+const apply =
+  (names: Names): Verb<Found> =>
+  (session) =>
+    Effect.gen(function* () {
+      const lock = { lock: `alkstore:migrate:${names.namespace}` }
+      const [first = "", ...rest] = prepare[names.engine](names)
+      yield* run(session, names, first, lock)
+      for (const text of rest) yield* run(session, names, text)
+      const found = yield* look(names)(session)
+      for (const migration of migrations) {
+        if (migration.version <= found.version) continue
+        for (const text of migration.up[names.engine](names)) yield* run(session, names, text)
+        yield* run(
+          session,
+          names,
+          `INSERT INTO ${names.migrations} (version, name, oldest_reader, applied_at) VALUES (:version, :name, :oldestReader, ${names.now})`,
+          {
+            version: migration.version,
+            name: migration.name,
+            oldestReader: migration.oldestReader
+          }
+        )
+      }
+      return yield* look(names)(session)
+    })
+
+const mismatch = (names: Names, found: Found, advice: string) =>
+  new SchemaMismatch({
+    namespace: names.namespace,
+    found: found.version,
+    expected: latest,
+    message: `namespace ${names.namespace}: the tables are at version ${found.version}, this library is at version ${latest}: ${advice}`
+  })
+
+/**
+ * Brings the tables of the namespace up to date (`migrate`), or only verifies that this library can work with them. A
+ * newer schema is fine as long as it names this version among the readers it allows.
+ */
+export const migrate = (db: Database, mode: "migrate" | "verify"): Effect.Effect<Found, SchemaMismatch | StoreError> =>
+  Effect.gen(function* () {
+    const { names } = db
+    let found = yield* db.apart("read", "migrate", look(names))
+    if (found.version < latest && mode === "migrate") found = yield* db.apart("write", "migrate", apply(names), true)
+    if (found.oldestReader > latest)
+      return yield* mismatch(names, found, "they are too new for it; upgrade the library")
+    if (found.version < latest) return yield* mismatch(names, found, "run `alkstore migrate`, or let the layer migrate")
+    return found
+  }).pipe(
+    Effect.catchTag("TransactionOpen", (error) =>
+      Effect.fail(
+        new SchemaMismatch({ namespace: db.names.namespace, found: 0, expected: latest, message: error.message })
+      )
+    )
+  )

@@ -1,0 +1,199 @@
+/**
+ * claim: takes ready jobs of a queue in order (priority, the instant from which they are visible, id), each under a
+ * lease with a token of its own.
+ *
+ * Both engines walk the index of waiting rows priority by priority, from the highest, and stop when they have enough:
+ * rows that are delayed, leased, blocked or dead are not met. Rows that have expired are met but not taken; lapsed
+ * leases are seen in their own index. Both are only reported: the caller moves them (see `sweep`) and claims again.
+ */
+import { Effect, Random } from "effect"
+import type { StoreError } from "../../../services/Errors.js"
+import type { ClaimRequest } from "../../../services/QueueStore.js"
+import { type Names, nextval, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { claimedColumns, int, intOrNull } from "./rows.js"
+
+export interface Claimed {
+  readonly rows: ReadonlyArray<Row>
+  /** How many rows were looked at: as many as asked for means that there may be more. */
+  readonly seen: number
+  readonly expired: number
+  readonly lapsed: boolean
+  /** When the next job is due or the next lease ends, if the ready ones were used up; and the present. */
+  readonly nextAt: number | null
+  readonly now: number
+}
+
+type Claim = (n: Names) => (session: Session, request: ClaimRequest) => Effect.Effect<Claimed, StoreError>
+
+/** A job that crashed before, or is on its last attempt: claimed only into a free handler, never ahead of one. */
+const risky = "(crashes > 0 OR attempt + 1 >= max_attempts)"
+
+const leaseEnded = (n: Names) =>
+  `(SELECT l.visible_at FROM ${n.jobs} l WHERE l.queue = :queue AND l.token IS NOT NULL ORDER BY l.visible_at LIMIT 1)`
+
+/**
+ * One statement. `priorities` is a skip scan: one index probe per distinct priority, read only as far as needed.
+ * `ANY (ARRAY(…))` makes every plan go by primary key; the CTEs are materialised, so that LIMIT means what it says.
+ */
+const postgres: Claim = (n) => {
+  const waiting = (alias: string) =>
+    `${alias}.queue = :queue AND ${alias}.token IS NULL AND ${alias}.visible_at IS NOT NULL`
+  const text = statement(
+    n,
+    "claim",
+    `WITH RECURSIVE priorities (priority) AS (
+      (SELECT w.priority FROM ${n.jobs} w WHERE ${waiting("w")} ORDER BY w.priority DESC LIMIT 1)
+      UNION ALL
+      SELECT (SELECT w.priority FROM ${n.jobs} w WHERE ${waiting("w")} AND w.priority < p.priority ORDER BY w.priority DESC LIMIT 1)
+      FROM priorities p WHERE p.priority IS NOT NULL
+    ), seen AS MATERIALIZED (
+      SELECT s.id, s.expired, s.risky, row_number() OVER () AS n
+      FROM (
+        SELECT c.* FROM priorities p CROSS JOIN LATERAL (
+          SELECT w.id, coalesce(w.expires_at <= ${n.now}, false) AS expired, ${risky} AS risky
+          FROM ${n.jobs} w
+          WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at <= ${n.now}
+          ORDER BY w.visible_at, w.id LIMIT :limit::integer FOR UPDATE SKIP LOCKED
+        ) c WHERE p.priority IS NOT NULL LIMIT :limit::integer
+      ) s
+    ), claimed AS (
+      UPDATE ${n.jobs} j
+      SET token = ${nextval(n.tokens)}, attempt = j.attempt + 1, worker = :worker, claimed_at = ${n.now},
+        visible_at = ${n.now} + :visibility::bigint, visibility_ms = :visibility::bigint
+      WHERE j.id = ANY (ARRAY(SELECT s.id FROM seen s WHERE NOT s.expired AND (s.n <= :free::integer OR NOT s.risky)))
+      RETURNING j.*
+    ), facts AS MATERIALIZED (
+      SELECT (SELECT count(*) FROM seen) AS seen, (SELECT count(*) FROM seen WHERE expired) AS expired, ${n.now} AS now,
+        CASE WHEN :probe::boolean OR (SELECT count(*) FROM seen) < :limit::integer THEN ${leaseEnded(n)} END AS lease_ends
+    )
+    SELECT f.seen, f.expired, f.now, f.lease_ends,
+      CASE WHEN f.seen < :limit::integer THEN (
+        SELECT min(d.visible_at) FROM priorities p CROSS JOIN LATERAL (
+          SELECT w.visible_at FROM ${n.jobs} w
+          WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at > ${n.now} ORDER BY w.visible_at LIMIT 1
+        ) d WHERE p.priority IS NOT NULL
+      ) END AS due_next,
+      c.order_at, ${claimedColumns
+        .split(", ")
+        .map((column) => `c.${column}`)
+        .join(", ")}
+    FROM facts f LEFT JOIN (SELECT claimed.*, seen.n AS order_at FROM claimed JOIN seen USING (id)) c ON true`
+  )
+  return (session, { limit, prefetch, probe, queue, visibilityMillis, worker }) =>
+    Effect.map(
+      session.execute(text, {
+        queue,
+        limit: limit + prefetch,
+        free: limit,
+        visibility: visibilityMillis,
+        worker,
+        probe
+      }),
+      (rows) => {
+        const facts = rows[0] ?? {}
+        const now = int(facts.now)
+        const leaseEnds = intOrNull(facts.lease_ends)
+        return {
+          rows: rows.filter((row) => row.id !== null).sort((a, b) => int(a.order_at) - int(b.order_at)),
+          seen: int(facts.seen),
+          expired: int(facts.expired),
+          lapsed: leaseEnds !== null && leaseEnds <= now,
+          nextAt: earliest(leaseEnds, intOrNull(facts.due_next)),
+          now
+        }
+      }
+    )
+}
+
+const earliest = (a: number | null, b: number | null): number | null =>
+  a === null ? b : b === null ? a : Math.min(a, b)
+
+/**
+ * A walk of single look-ups, each by index: in-process, a look-up costs microseconds. Nothing is written when nothing
+ * can be claimed. Tokens come from a counter in the same transaction; a claim in the caller's transaction takes a
+ * random step, so that a token that is rolled back there is not handed out again.
+ */
+const sqlite: Claim = (n) => {
+  const waiting = "queue = :queue AND token IS NULL AND visible_at IS NOT NULL"
+  const top = statement(
+    n,
+    "claim_priority",
+    `SELECT priority FROM ${n.jobs} WHERE ${waiting} AND priority < :below ORDER BY priority DESC LIMIT 1`
+  )
+  const ready = statement(
+    n,
+    "claim_ready",
+    `SELECT ${claimedColumns}, coalesce(expires_at <= ${n.now}, 0) AS expired, ${risky} AS risky FROM ${n.jobs}
+    WHERE ${waiting} AND priority = :priority AND visible_at <= ${n.now} ORDER BY visible_at, id LIMIT :limit`
+  )
+  const next = statement(
+    n,
+    "claim_next",
+    `SELECT visible_at FROM ${n.jobs} WHERE ${waiting} AND priority = :priority AND visible_at > ${n.now} ORDER BY visible_at LIMIT 1`
+  )
+  const leases = statement(
+    n,
+    "claim_leases",
+    `SELECT ${leaseEnded(n)} AS lease_ends, ${n.now} AS now,
+      (SELECT l.visible_at - l.visibility_ms FROM ${n.jobs} l WHERE l.queue = :queue AND l.token IS NOT NULL ORDER BY l.visible_at - l.visibility_ms DESC LIMIT 1) AS begun`
+  )
+  const step = statement(
+    n,
+    "claim_tokens",
+    `UPDATE ${n.tokens} SET value = value + :count WHERE id = 1 RETURNING value`
+  )
+  const take = statement(
+    n,
+    "claim",
+    `UPDATE ${n.jobs} SET token = :token, attempt = attempt + 1, worker = :worker, claimed_at = ${n.now},
+      visible_at = ${n.now} + :visibility, visibility_ms = :visibility
+    WHERE id = :id`
+  )
+  return (session, { limit, prefetch, queue, visibilityMillis, worker }) =>
+    Effect.gen(function* () {
+      const wanted = limit + prefetch
+      const [facts] = yield* session.execute(leases, { queue })
+      const now = int(facts?.now)
+      let nextAt = intOrNull(facts?.lease_ends)
+      const begun = intOrNull(facts?.begun)
+      const lapsed = (nextAt !== null && nextAt <= now) || (begun !== null && begun > now)
+      const seen: Array<Row> = []
+      let below = 32_768
+      while (seen.length < wanted) {
+        const [found] = yield* session.execute(top, { queue, below })
+        if (found === undefined) break
+        const priority = int(found.priority)
+        const rows = yield* session.execute(ready, { queue, priority, limit: wanted - seen.length })
+        seen.push(...rows)
+        if (seen.length < wanted) {
+          const [due] = yield* session.execute(next, { queue, priority })
+          nextAt = earliest(nextAt, intOrNull(due?.visible_at))
+        }
+        below = priority
+      }
+      const taken = seen.filter((row, index) => int(row.expired) === 0 && (index < limit || int(row.risky) === 0))
+      const rows: Array<Row> = []
+      if (taken.length > 0 && session.writes) {
+        const spread = session.joined ? yield* Random.nextIntBetween(0, 1 << 20) : 0
+        const [counter] = yield* session.execute(step, { count: taken.length + spread })
+        const first = int(counter?.value) - taken.length + 1
+        for (let i = 0; i < taken.length; i++) {
+          const row = taken[i] as Row
+          const token = first + i
+          yield* session.execute(take, { id: row.id, token, worker, visibility: visibilityMillis })
+          rows.push({
+            ...row,
+            token,
+            attempt: int(row.attempt) + 1,
+            claimed_at: now,
+            visible_at: now + visibilityMillis,
+            visibility_ms: visibilityMillis
+          })
+        }
+      }
+      const expired = seen.filter((row) => int(row.expired) === 1).length
+      return { rows, seen: seen.length, expired, lapsed, nextAt, now }
+    })
+}
+
+export const claim: PerEngine<Claim> = { postgres, sqlite }

@@ -1,0 +1,185 @@
+/**
+ * enqueue: adds jobs, all or none, and says for each whether a live job held its dedupe key already.
+ */
+import { Effect } from "effect"
+import type { StoreError } from "../../../services/Errors.js"
+import { stateOf } from "../../../services/JobState.js"
+import type { NewJob, Receipt } from "../../../services/QueueStore.js"
+import { queueTopic } from "../../../services/Wake.js"
+import { type Names, nextval, type PerEngine, type Session, statement } from "../../engine.js"
+import { int, intOrNull } from "./rows.js"
+
+type Enqueue = (
+  n: Names,
+  notify: boolean
+) => (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) => Effect.Effect<ReadonlyArray<Receipt>, StoreError>
+
+/** Jobs per statement: bounds what is in memory on both sides. */
+const chunkSize = 5_000
+
+const added = (id: number, dueAt: number, now: number): Receipt => ({
+  id,
+  state: stateOf({ token: null, visibleAt: dueAt }, now),
+  deduplicated: false,
+  replaced: false
+})
+
+const columns =
+  "queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, expires_at, expires_ms, dedupe_key, headers"
+
+/** Now plus the delay, or runAt unless it has passed. */
+const dueAt = (n: Names, max: string, at: string, delay: string) =>
+  `CASE WHEN ${at} IS NULL THEN ${n.now} + ${delay} ELSE ${max}(${at}, ${n.now}) END`
+
+/**
+ * One statement: ids first, then the keys (in sorted order, so that two batches cannot wait for each other), then the
+ * jobs that got their key or need none. A key held by a job that is not committed yet is waited for. The notification
+ * is sent by the commit, once per queue and transaction.
+ */
+const postgres: Enqueue = (n, notify) => {
+  const insert = statement(
+    n,
+    "enqueue",
+    `WITH input AS MATERIALIZED (
+      SELECT i.*, ${nextval(n.jobIds)} AS id, ${n.now} AS now, ${dueAt(n, "greatest", "i.run_at", "i.delay")} AS due
+      FROM unnest(:payload::text[], :priority::smallint[], :maxAttempts::integer[], :delay::bigint[], :runAt::bigint[], :expiresMillis::bigint[], :expiresAt::bigint[], :key::text[], :headers::text[])
+        WITH ORDINALITY AS i (payload, priority, max_attempts, delay, run_at, expires_ms, expires_at, dedupe_key, headers, n)
+    ), keys AS (
+      INSERT INTO ${n.dedupeKeys} (queue, dedupe_key, job_id)
+      SELECT :queue, dedupe_key, id FROM input WHERE dedupe_key IS NOT NULL ORDER BY dedupe_key COLLATE "C"
+      ON CONFLICT DO NOTHING
+      RETURNING job_id
+    ), added AS (
+      INSERT INTO ${n.jobs} (id, ${columns})
+      SELECT id, :queue, payload, priority, 0, max_attempts, now, due, due, coalesce(expires_at, due + expires_ms), expires_ms, dedupe_key, headers
+      FROM input WHERE dedupe_key IS NULL OR id = ANY (ARRAY(SELECT job_id FROM keys))
+      RETURNING id
+    )${notify ? `, note AS MATERIALIZED (SELECT pg_notify(:channel, :topic) FROM (SELECT 1 FROM added LIMIT 1) AS one)` : ""}
+    SELECT i.n, i.id, i.due, i.now${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM input i JOIN added a USING (id)`
+  )
+  const holders = statement(
+    n,
+    "enqueue_holders",
+    `SELECT k.dedupe_key, k.job_id, j.id AS live_id, j.token, j.visible_at, ${n.now} AS now
+    FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id
+    WHERE k.queue = :queue AND k.dedupe_key = ANY (:keys::text[])`
+  )
+  const orphan = statement(
+    n,
+    "enqueue_orphan",
+    `DELETE FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key AND k.free_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.id = k.job_id)`
+  )
+  const parameters = (queue: string, jobs: ReadonlyArray<NewJob>) => ({
+    queue,
+    channel: n.channel,
+    topic: queueTopic(queue),
+    payload: jobs.map((job) => job.payload),
+    priority: jobs.map((job) => job.priority),
+    maxAttempts: jobs.map((job) => job.maxAttempts),
+    delay: jobs.map((job) => job.delayMillis),
+    runAt: jobs.map((job) => job.runAt),
+    expiresMillis: jobs.map((job) => job.expiresMillis),
+    expiresAt: jobs.map((job) => job.expiresAt),
+    key: jobs.map((job) => job.dedupeKey),
+    headers: jobs.map((job) => job.headers)
+  })
+  return (session, queue, jobs) =>
+    Effect.gen(function* () {
+      const receipts = new Array<Receipt | undefined>(jobs.length)
+      let missing = jobs.map((_, index) => index)
+      while (missing.length > 0) {
+        const round = missing.slice(0, chunkSize)
+        const rest = missing.slice(chunkSize)
+        const rows = yield* session.execute(
+          insert,
+          parameters(
+            queue,
+            round.map((index) => jobs[index] as NewJob)
+          )
+        )
+        for (const row of rows)
+          receipts[round[int(row.n) - 1] as number] = added(int(row.id), int(row.due), int(row.now))
+        const refused = round.filter((index) => receipts[index] === undefined)
+        if (refused.length > 0) {
+          // A later statement sees what the first one waited for; a key that was freed in between is tried again
+          const keys = refused.map((index) => jobs[index]?.dedupeKey)
+          const found = yield* session.execute(holders, { queue, keys })
+          const byKey = new Map(found.map((row) => [String(row.dedupe_key), row]))
+          for (const index of refused) {
+            const row = byKey.get(jobs[index]?.dedupeKey as string)
+            if (row === undefined) continue
+            if (row.live_id === null) yield* session.execute(orphan, { queue, key: row.dedupe_key })
+            else receipts[index] = heldBy(row)
+          }
+        }
+        missing = [...refused.filter((index) => receipts[index] === undefined), ...rest]
+      }
+      return receipts as ReadonlyArray<Receipt>
+    })
+}
+
+const heldBy = (row: Readonly<Record<string, unknown>>): Receipt => ({
+  id: int(row.job_id),
+  state: stateOf({ token: intOrNull(row.token), visibleAt: intOrNull(row.visible_at) }, int(row.now)),
+  deduplicated: true,
+  replaced: false
+})
+
+/** Inside the write lock a look and an insert cannot be overtaken. */
+const sqlite: Enqueue = (n) => {
+  const holder = statement(
+    n,
+    "enqueue_holders",
+    `SELECT k.job_id, j.id AS live_id, j.token, j.visible_at, ${n.now} AS now
+    FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id
+    WHERE k.queue = :queue AND k.dedupe_key = :key`
+  )
+  const orphan = statement(
+    n,
+    "enqueue_orphan",
+    `DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = :key`
+  )
+  const due = dueAt(n, "max", ":runAt", ":delay")
+  const insert = statement(
+    n,
+    "enqueue",
+    `INSERT INTO ${n.jobs} (${columns})
+    VALUES (:queue, :payload, :priority, 0, :maxAttempts, ${n.now}, ${due}, ${due}, coalesce(:expiresAt, ${due} + :expiresMillis), :expiresMillis, :key, :headers)
+    RETURNING id, due_at, enqueued_at`
+  )
+  const hold = statement(
+    n,
+    "enqueue_key",
+    `INSERT INTO ${n.dedupeKeys} (queue, dedupe_key, job_id) VALUES (:queue, :key, :id)`
+  )
+  return (session, queue, jobs) =>
+    Effect.forEach(jobs, (job) =>
+      Effect.gen(function* () {
+        const key = job.dedupeKey
+        if (key !== null) {
+          const [held] = yield* session.execute(holder, { queue, key })
+          if (held !== undefined && held.live_id !== null) return heldBy(held)
+          // A key whose job was deleted by hand holds nobody off
+          if (held !== undefined) yield* session.execute(orphan, { queue, key })
+        }
+        const [row] = yield* session.execute(insert, {
+          queue,
+          payload: job.payload,
+          priority: job.priority,
+          maxAttempts: job.maxAttempts,
+          delay: job.delayMillis,
+          runAt: job.runAt,
+          expiresMillis: job.expiresMillis,
+          expiresAt: job.expiresAt,
+          key,
+          headers: job.headers
+        })
+        const id = int(row?.id)
+        if (key !== null) yield* session.execute(hold, { queue, key, id })
+        return added(id, int(row?.due_at), int(row?.enqueued_at))
+      })
+    )
+}
+
+export const enqueue: PerEngine<Enqueue> = { postgres, sqlite }

@@ -1,0 +1,95 @@
+/**
+ * The one row codec: what the engines answer, in our types. int8 comes as text from one driver and as a number from
+ * another, a boolean as 0 or 1 from SQLite.
+ */
+
+import { errorsOf } from "../../../services/History.js"
+import type { DeadReason, JobState } from "../../../services/JobState.js"
+import { stateOf } from "../../../services/JobState.js"
+import type { DeadRow, LiveRow } from "../../../services/QueueStore.js"
+import type { ClaimedRow } from "../../../services/Settlement.js"
+import type { Row } from "../../engine.js"
+
+export const int = (value: unknown): number => Number(value)
+export const intOrNull = (value: unknown): number | null =>
+  value === null || value === undefined ? null : Number(value)
+export const textOrNull = (value: unknown): string | null =>
+  value === null || value === undefined ? null : String(value)
+export const bool = (value: unknown): boolean =>
+  value === true || value === 1 || value === "1" || value === "t" || value === "true"
+
+/** Columns of a claimed row, unqualified. */
+export const claimedColumns =
+  "id, queue, token, payload, priority, attempt, max_attempts, crashes, failures, enqueued_at, due_at, expires_at, headers, dedupe_key, ordering_key, progress, errors, failure_times, undecodable_since, cancel_requested_at, claimed_at, visible_at, visibility_ms"
+
+export const claimedRow = (row: Row, claimedMonotonic: number): ClaimedRow => ({
+  id: int(row.id),
+  queue: String(row.queue),
+  token: int(row.token),
+  payload: String(row.payload),
+  priority: int(row.priority),
+  attempt: int(row.attempt),
+  maxAttempts: int(row.max_attempts),
+  crashes: int(row.crashes),
+  failures: int(row.failures),
+  enqueuedAt: int(row.enqueued_at),
+  dueAt: int(row.due_at),
+  expiresAt: intOrNull(row.expires_at),
+  headers: textOrNull(row.headers),
+  dedupeKey: textOrNull(row.dedupe_key),
+  orderingKey: textOrNull(row.ordering_key),
+  progress: textOrNull(row.progress),
+  errors: textOrNull(row.errors),
+  failureTimes: textOrNull(row.failure_times),
+  undecodableSince: intOrNull(row.undecodable_since),
+  cancelRequested: row.cancel_requested_at !== null && row.cancel_requested_at !== undefined,
+  claimedAt: int(row.claimed_at),
+  deadline: int(row.visible_at),
+  visibilityMillis: int(row.visibility_ms),
+  claimedMonotonic
+})
+
+export const liveRow = (row: Row, now: number): LiveRow => {
+  const token = intOrNull(row.token)
+  const visibleAt = intOrNull(row.visible_at)
+  const state: JobState = stateOf({ token, visibleAt }, now)
+  return {
+    id: int(row.id),
+    queue: String(row.queue),
+    state,
+    payload: String(row.payload),
+    priority: int(row.priority),
+    attempt: int(row.attempt),
+    maxAttempts: int(row.max_attempts),
+    crashes: int(row.crashes),
+    failures: int(row.failures),
+    enqueuedAt: int(row.enqueued_at),
+    dueAt: int(row.due_at),
+    expiresAt: intOrNull(row.expires_at),
+    dedupeKey: textOrNull(row.dedupe_key),
+    headers: textOrNull(row.headers),
+    worker: textOrNull(row.worker),
+    deadline: state === "leased" ? visibleAt : null,
+    progress: textOrNull(row.progress),
+    errors: errorsOf({ errors: textOrNull(row.errors) })
+  }
+}
+
+export const deadRow = (row: Row): DeadRow => ({
+  id: int(row.id),
+  queue: String(row.queue),
+  reason: String(row.reason) as DeadReason,
+  payload: String(row.payload),
+  priority: int(row.priority),
+  attempts: int(row.attempt),
+  maxAttempts: int(row.max_attempts),
+  crashes: int(row.crashes),
+  failures: int(row.failures),
+  enqueuedAt: int(row.enqueued_at),
+  dueAt: int(row.due_at),
+  diedAt: int(row.died_at),
+  dedupeKey: textOrNull(row.dedupe_key),
+  headers: textOrNull(row.headers),
+  progress: textOrNull(row.progress),
+  errors: errorsOf({ errors: textOrNull(row.errors) })
+})

@@ -1,0 +1,150 @@
+/**
+ * What the engines have in common for the statements: names, placeholders, sessions.
+ */
+import type { Effect } from "effect"
+import type { StoreError } from "../services/Errors.js"
+
+export type Engine = "postgres" | "sqlite"
+
+/** One thing, said for both engines in one place. */
+export type PerEngine<A> = Readonly<Record<Engine, A>>
+
+/** Where the engines must differ, and why. */
+export const capabilities: PerEngine<{
+  readonly reach: string
+  readonly claims: string
+  readonly clock: string
+  readonly renewalInTransaction: string
+}> = {
+  postgres: {
+    reach: "every process on every host: LISTEN/NOTIFY",
+    claims: "many at once: FOR UPDATE SKIP LOCKED",
+    clock: "the server's, inside each statement",
+    renewalInTransaction: "goes on: leases have connections of their own"
+  },
+  sqlite: {
+    reach: "every process on the host: file events on the database's directory",
+    claims: "one at a time: a short immediate write transaction",
+    clock: "the host's, bound as a parameter; the row stores its visibility, so a deadline further off counts as ended",
+    renewalInTransaction:
+      "waits for the one connection; nobody can take the job meanwhile, so its deadline stands still"
+  }
+}
+
+export type Row = Readonly<Record<string, unknown>>
+export type Parameters = Readonly<Record<string, unknown>>
+
+/** A statement, compiled once: `:name` placeholders are numbered for PostgreSQL and kept for SQLite. */
+export interface Statement {
+  readonly name: string
+  readonly text: string
+  readonly parameters: ReadonlyArray<string>
+}
+
+/** Somewhere to execute statements: a connection, perhaps inside a transaction. Binds `:now` itself. */
+export interface Session {
+  /** Whether statements may write. */
+  readonly writes: boolean
+  /** Whether this is the caller's transaction. */
+  readonly joined: boolean
+  readonly execute: (statement: Statement, parameters: Parameters) => Effect.Effect<ReadonlyArray<Row>, StoreError>
+}
+
+/** The names of one namespace, quoted and qualified, and the expression for the present. */
+export interface Names {
+  readonly engine: Engine
+  readonly namespace: string
+  /** PostgreSQL: the schema, quoted. */
+  readonly schema: string
+  readonly jobs: string
+  readonly deadLetters: string
+  readonly completedJobs: string
+  readonly dedupeKeys: string
+  readonly lanes: string
+  readonly queues: string
+  readonly locks: string
+  readonly migrations: string
+  /** PostgreSQL: the sequence; SQLite: the table with the counter. */
+  readonly tokens: string
+  /** PostgreSQL: the sequence of the job ids. */
+  readonly jobIds: string
+  /** A prefix for index names, unquoted. */
+  readonly index: (name: string) => string
+  /** Milliseconds since the Unix epoch: an SQL expression. */
+  readonly now: string
+  /** The NOTIFY channel of the namespace. */
+  readonly channel: string
+}
+
+/** The next value of a PostgreSQL sequence: an SQL expression. */
+export const nextval = (sequence: string): string => `nextval('${sequence.replaceAll("'", "''")}'::regclass)`
+
+const quote = (name: string): string => `"${name.replaceAll('"', '""')}"`
+
+/**
+ * The server's clock at the start of the statement: stable within it, so that it can be an index condition (as
+ * `clock_timestamp()` cannot), and not frozen at BEGIN (as `now()` is).
+ */
+const serverNow = "floor(extract(epoch from statement_timestamp()) * 1000)::bigint"
+
+export const postgresNames = (schema: string, source: "database" | "process"): Names => {
+  const name = (table: string) => `${quote(schema)}.${quote(table)}`
+  return {
+    engine: "postgres",
+    namespace: schema,
+    schema: quote(schema),
+    jobs: name("jobs"),
+    deadLetters: name("dead_letters"),
+    completedJobs: name("completed_jobs"),
+    dedupeKeys: name("dedupe_keys"),
+    lanes: name("lanes"),
+    queues: name("queues"),
+    locks: name("locks"),
+    migrations: name("migrations"),
+    tokens: name("tokens"),
+    jobIds: name("job_ids"),
+    index: (index) => quote(index),
+    now: source === "database" ? serverNow : ":now::bigint",
+    channel: channelOf(schema)
+  }
+}
+
+export const sqliteNames = (prefix: string): Names => {
+  const name = (table: string) => quote(`${prefix}${table}`)
+  return {
+    engine: "sqlite",
+    namespace: prefix,
+    schema: "",
+    jobs: name("jobs"),
+    deadLetters: name("dead_letters"),
+    completedJobs: name("completed_jobs"),
+    dedupeKeys: name("dedupe_keys"),
+    lanes: name("lanes"),
+    queues: name("queues"),
+    locks: name("locks"),
+    migrations: name("migrations"),
+    tokens: name("tokens"),
+    jobIds: "",
+    index: (index) => name(index),
+    now: ":now",
+    channel: ""
+  }
+}
+
+/** `__alkstore_` and the schema, which is at most 52 bytes: channel names are at most 63. */
+const channelOf = (schema: string): string => `__alkstore_${schema}`
+
+/** Compiles `:name` placeholders; `::type` casts are left alone. */
+export const statement = (names: Names, name: string, source: string): Statement => {
+  const parameters: Array<string> = []
+  const number = (parameter: string): string => {
+    const known = parameters.indexOf(parameter)
+    return `$${known < 0 ? parameters.push(parameter) : known + 1}`
+  }
+  const body = source.replace(/\n\s+/g, "\n").trim()
+  const text =
+    names.engine === "sqlite"
+      ? body
+      : body.replace(/(?<!:):([a-z][A-Za-z]*)/g, (_, parameter: string) => number(parameter))
+  return { name, text: `/* alkstore:${name} */ ${text}`, parameters }
+}

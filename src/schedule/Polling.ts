@@ -1,0 +1,74 @@
+/**
+ * Cadences of waiting for something that will pass: a lock, a conflict, the next look for work.
+ *
+ * @since 0.1.0
+ */
+import { Duration, Schedule } from "effect"
+
+/**
+ * Timers of the runtime reach 2^31 - 1 ms; a longer sleep would never wake. Nothing sleeps longer than this.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const longestSleepMillis = 86_400_000
+
+/**
+ * A sleep, cut to what a timer can hold.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const sleepMillis = (millis: number): number => Math.min(longestSleepMillis, Math.max(1, Math.ceil(millis)))
+
+/**
+ * While another process has the write lock: after 1 ms, doubling, at most 50 ms apart with jitter, for so long.
+ *
+ * @since 0.1.0
+ * @category schedules
+ */
+export const busyRetry = (limit: Duration.DurationInput): Schedule.Schedule<unknown> =>
+  Schedule.exponential(1).pipe(
+    Schedule.union(Schedule.spaced(50)),
+    Schedule.jittered,
+    Schedule.intersect(Schedule.elapsed.pipe(Schedule.whileOutput((elapsed) => Duration.lessThan(elapsed, limit))))
+  )
+
+/**
+ * After a deadlock or a serialization failure, which the engine has rolled back: soon, five times.
+ *
+ * @since 0.1.0
+ * @category schedules
+ */
+export const conflictRetry: Schedule.Schedule<unknown> = Schedule.exponential(5).pipe(
+  Schedule.jittered,
+  Schedule.intersect(Schedule.recurs(5))
+)
+
+/**
+ * While the database cannot be reached: from 100 ms, doubling, at most 5 s apart, with jitter so that a fleet does not
+ * come back as a herd; without end.
+ *
+ * @since 0.1.0
+ * @category schedules
+ */
+export const outageRetry: Schedule.Schedule<unknown> = Schedule.exponential(100).pipe(
+  Schedule.union(Schedule.spaced("5 seconds")),
+  Schedule.jittered
+)
+
+/**
+ * How often a SQLite watcher looks without any file event.
+ *
+ * @since 0.1.0
+ * @category schedules
+ */
+export const watchPoll: Schedule.Schedule<unknown> = Schedule.spaced("1 second")
+
+/**
+ * The looks after a file event: at once, 1 ms and 4 ms later.
+ *
+ * @since 0.1.0
+ * @category schedules
+ */
+export const eventLooks: Schedule.Schedule<unknown> = Schedule.fromDelays(1, 4)

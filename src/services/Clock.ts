@@ -1,0 +1,35 @@
+/**
+ * Time, as a service. All of the library's time enters here.
+ *
+ * @since 0.1.0
+ */
+import { Context, type Effect } from "effect"
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface Service {
+  /**
+   * Whose clock stamps and compares the rows: the `database` server's, inside each statement, so that hosts whose
+   * clocks differ agree; or this `process`'s, bound to each statement as a parameter.
+   */
+  readonly source: "database" | "process"
+  /** Whether time passes only when a test says so. Shutdowns then wait for nothing. */
+  readonly virtual: boolean
+  /** Milliseconds since the Unix epoch by this process's clock; never goes backwards within a process. */
+  readonly now: Effect.Effect<number>
+  /** Milliseconds on a clock that only moves forward; for measuring how much of a lease is left. */
+  readonly monotonic: Effect.Effect<number>
+  /**
+   * The longest time in milliseconds for which the event loop of this process stood still since the last call;
+   * 0 where it cannot be measured.
+   */
+  readonly stall: Effect.Effect<number>
+}
+
+/**
+ * @since 0.1.0
+ * @category tags
+ */
+export class Clock extends Context.Tag("alkstore/Clock")<Clock, Service>() {}

@@ -1,0 +1,316 @@
+/**
+ * Typed, durable queues: a name, a payload Schema and defaults.
+ *
+ * @since 0.1.0
+ */
+import { Chunk, type DateTime, type Duration, Effect, Either, type Schema, Stream } from "effect"
+import { type EnqueueError, InvalidArgument, type QueueError, type StoreError } from "./Errors.js"
+import { decodePayload, encoder } from "./encode.js"
+import { makeJob } from "./handle.js"
+import { checkDuration, checkHeaders, checkInstant, checkInteger, checkKey, checkQueueName } from "./input.js"
+import type { Job } from "./Job.js"
+import { type DeadRow, type NewJob, Queue, type Receipt, TransactionMode } from "./QueueStore.js"
+
+export {
+  type DeadRow,
+  type LiveRow,
+  Queue,
+  type QueueSettings,
+  type Receipt,
+  type Service,
+  type SweepResult
+} from "./QueueStore.js"
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface EnqueueOptions {
+  /** How long from now, by the database's clock, before the job is ready. Default: none. */
+  readonly delay?: Duration.DurationInput | undefined
+  /** The instant at which it is ready, instead of `delay`; one that has passed means now. */
+  readonly runAt?: Date | DateTime.DateTime | undefined
+  /** -32768 to 32767, higher first. Strict: a lower one waits as long as a higher one is ready. Default 0. */
+  readonly priority?: number | undefined
+  /** 1 to 100000. Default 20. */
+  readonly maxAttempts?: number | undefined
+  /** Dead-lettered (`expired`) instead of claimed from then on: a duration counts from when it is due. */
+  readonly expires?: Duration.DurationInput | Date | DateTime.DateTime | undefined
+  /** At most one live job of the queue has this key; a second enqueue answers the first job's receipt. 1 to 512 bytes. */
+  readonly dedupeKey?: string | undefined
+  /** Text by name, at most 16 KiB as JSON. */
+  readonly headers?: Readonly<Record<string, string>> | undefined
+  /** Only `"keep"` (the default) is accepted in this version. */
+  readonly onDuplicate?: "keep" | "replace" | undefined
+  /** Only `"live"` (the default) is accepted in this version. */
+  readonly dedupeScope?: "live" | "waiting" | undefined
+  /** Not accepted in this version. */
+  readonly dedupeWindow?: Duration.DurationInput | undefined
+  /** Not accepted in this version. */
+  readonly orderingKey?: string | undefined
+}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface Options<A, I> {
+  /** Of the payload; its encoded side must be JSON. A union of tagged classes makes the queue an actor's protocol. */
+  readonly payload: Schema.Schema<A, I>
+  /** Default for the queue's jobs, fixed on each at enqueue: 20. */
+  readonly maxAttempts?: number | undefined
+  /** Default for the queue's jobs: 0. */
+  readonly priority?: number | undefined
+  /** Default for the queue's jobs: they do not expire. */
+  readonly expires?: Duration.DurationInput | undefined
+  /** A job whose lease ended unsettled more often than this is dead-lettered (`crashed`). Default 5. */
+  readonly maxCrashes?: number | undefined
+}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface ClaimOptions {
+  /** How many at most; 0 claims none. Default 1. */
+  readonly limit?: number | undefined
+  /** The length of the leases. Default 30 s, at least 100 ms. */
+  readonly visibilityTimeout?: Duration.DurationInput | undefined
+}
+
+/**
+ * A typed queue. What is invalid in its definition is reported by each of its operations.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Definition<A, I = unknown> {
+  readonly name: string
+  readonly payload: Schema.Schema<A, I>
+  readonly maxCrashes: number
+  /** What is wrong with the definition, if anything. */
+  readonly check: Effect.Effect<void, InvalidArgument>
+  /** Adds a job. Inside a transaction of the queue's client it commits or rolls back with it. */
+  readonly enqueue: (payload: A, options?: EnqueueOptions) => Effect.Effect<Receipt, EnqueueError, Queue>
+  /** Adds all in one transaction, or none; receipts in order. */
+  readonly enqueueMany: (
+    payloads: Iterable<A>,
+    options?: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions)
+  ) => Effect.Effect<ReadonlyArray<Receipt>, EnqueueError, Queue>
+  /** Adds chunk by chunk, each committed on its own, without holding the whole; answers how many were added. */
+  readonly enqueueStream: <E, R>(
+    payloads: Stream.Stream<A, E, R>,
+    options?: {
+      readonly chunkSize?: number | undefined
+      readonly job?: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined
+    }
+  ) => Effect.Effect<{ readonly enqueued: number; readonly deduplicated: number }, EnqueueError | E, Queue | R>
+  /** Claims ready jobs for manual work; you renew and settle them yourself. */
+  readonly claim: (options?: ClaimOptions) => Effect.Effect<ReadonlyArray<Job<A>>, QueueError, Queue>
+  readonly deadLetters: {
+    /** Newest first; 100 by default, at most 1000. */
+    readonly list: (options?: {
+      readonly limit?: number | undefined
+    }) => Effect.Effect<ReadonlyArray<DeadRow>, QueueError, Queue>
+  }
+}
+
+const notYet = (options: EnqueueOptions): Either.Either<void, InvalidArgument> => {
+  const refused =
+    options.orderingKey !== undefined
+      ? "orderingKey"
+      : options.dedupeWindow !== undefined
+        ? "dedupeWindow"
+        : options.onDuplicate !== undefined && options.onDuplicate !== "keep"
+          ? "onDuplicate"
+          : options.dedupeScope !== undefined && options.dedupeScope !== "live"
+            ? "dedupeScope"
+            : undefined
+  return refused === undefined
+    ? Either.void
+    : Either.left(
+        new InvalidArgument({ argument: refused, message: `${refused}: not supported by this version; leave it out` })
+      )
+}
+
+interface Defaults {
+  readonly maxAttempts: number
+  readonly priority: number
+  readonly expires: Duration.DurationInput | undefined
+}
+
+const isInstant = (value: unknown): value is Date | DateTime.DateTime =>
+  value instanceof Date || (typeof value === "object" && value !== null && "epochMillis" in value)
+
+/** Everything of a new job but its payload, checked. */
+const placement = (
+  options: EnqueueOptions,
+  defaults: Defaults
+): Either.Either<Omit<NewJob, "payload">, InvalidArgument> =>
+  Either.gen(function* () {
+    yield* notYet(options)
+    if (options.delay !== undefined && options.runAt !== undefined) {
+      return yield* Either.left(
+        new InvalidArgument({ argument: "runAt", message: "runAt: give delay or runAt, not both" })
+      )
+    }
+    const expires = options.expires ?? defaults.expires
+    const runAt = options.runAt === undefined ? null : yield* checkInstant("runAt", options.runAt)
+    const expiresAt = isInstant(expires) ? yield* checkInstant("expires", expires) : null
+    if (runAt !== null && expiresAt !== null && expiresAt <= runAt) {
+      return yield* Either.left(
+        new InvalidArgument({
+          argument: "expires",
+          message: "expires: lies at or before runAt; the job could never run"
+        })
+      )
+    }
+    return {
+      priority: yield* checkInteger("priority", options.priority ?? defaults.priority, -32_768, 32_767),
+      maxAttempts: yield* checkInteger("maxAttempts", options.maxAttempts ?? defaults.maxAttempts, 1, 100_000),
+      delayMillis: options.delay === undefined ? 0 : yield* checkDuration("delay", options.delay, { max: maxDelay }),
+      runAt,
+      expiresMillis:
+        expires === undefined || isInstant(expires)
+          ? null
+          : yield* checkDuration("expires", expires, { min: 1, max: maxDelay }),
+      expiresAt,
+      dedupeKey: options.dedupeKey === undefined ? null : yield* checkKey("dedupeKey", options.dedupeKey),
+      headers: yield* checkHeaders(options.headers)
+    }
+  })
+
+/** A thousand years: every due instant stays within four-digit years. */
+const maxDelay = 1_000 * 366 * 86_400_000
+
+/**
+ * Defines a queue.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, I> => {
+  const maxCrashes = options.maxCrashes ?? 5
+  const defaults: Defaults = {
+    maxAttempts: options.maxAttempts ?? 20,
+    priority: options.priority ?? 0,
+    expires: options.expires
+  }
+  const checked = Either.gen(function* () {
+    yield* checkQueueName(name)
+    yield* placement({}, defaults)
+    yield* checkInteger("maxCrashes", maxCrashes, 0, 100_000)
+  })
+  const check = Either.match(checked, { onLeft: Effect.fail, onRight: () => Effect.void })
+  const encode = encoder(name, options.payload)
+
+  const prepare = (payload: A, index: number, job: EnqueueOptions) =>
+    Effect.flatMap(placement(job, defaults), (rest) =>
+      Effect.map(encode(payload, index), (text): NewJob => ({ ...rest, payload: text }))
+    )
+
+  const defined = (queue: Queue["Type"]) => Effect.zipRight(check, queue.define({ name, maxCrashes }, "producer"))
+
+  const enqueueAll = Effect.fn("Queue.enqueueMany")(function* (
+    payloads: Iterable<A>,
+    job: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) = {}
+  ) {
+    const queue = yield* Queue
+    yield* check
+    const jobs = yield* Effect.forEach(payloads, (payload, index) =>
+      prepare(payload, index, typeof job === "function" ? job(payload, index) : job)
+    )
+    if (jobs.length === 0) return []
+    yield* defined(queue)
+    return yield* queue.enqueue(name, jobs)
+  })
+
+  return {
+    name,
+    payload: options.payload,
+    maxCrashes,
+    check,
+    enqueue: Effect.fn("Queue.enqueue")(function* (payload, job = {}) {
+      const queue = yield* Queue
+      yield* check
+      const row = yield* prepare(payload, 0, job)
+      yield* defined(queue)
+      const [receipt] = yield* queue.enqueue(name, [row])
+      return receipt as Receipt
+    }),
+    enqueueMany: enqueueAll,
+    enqueueStream: (payloads, { chunkSize = 1_000, job } = {}) =>
+      Effect.flatMap(checkInteger("chunkSize", chunkSize, 1, 100_000), (size) => {
+        let offset = 0
+        return payloads.pipe(
+          Stream.grouped(size),
+          Stream.mapEffect((chunk) => {
+            const from = offset
+            offset += chunk.length
+            const each = typeof job === "function" ? (payload: A, index: number) => job(payload, from + index) : job
+            return enqueueAll(Chunk.toReadonlyArray(chunk), each)
+          }),
+          Stream.runFold({ enqueued: 0, deduplicated: 0 }, (sum, receipts) => {
+            const deduplicated = receipts.filter((receipt) => receipt.deduplicated).length
+            return {
+              enqueued: sum.enqueued + receipts.length - deduplicated,
+              deduplicated: sum.deduplicated + deduplicated
+            }
+          })
+        )
+      }),
+    claim: Effect.fn("Queue.claim")(function* ({ limit = 1, visibilityTimeout = "30 seconds" } = {}) {
+      const queue = yield* Queue
+      yield* check
+      const count = yield* checkInteger("limit", limit, 0, 10_000)
+      const visibilityMillis = yield* checkDuration("visibilityTimeout", visibilityTimeout, {
+        min: 100,
+        max: 86_400_000
+      })
+      if (count === 0) return []
+      yield* defined(queue)
+      const { jobs } = yield* queue.claim({
+        queue: name,
+        limit: count,
+        prefetch: 0,
+        visibilityMillis,
+        worker: "manual",
+        probe: true
+      })
+      const claimed: Array<Job<A>> = []
+      for (const row of jobs) {
+        const payload = yield* decodePayload(options.payload, row.payload)
+        const job = yield* makeJob(queue, row, Either.getOrUndefined(payload) as A)
+        if (Either.isRight(payload)) claimed.push(job.handle)
+        else yield* job.undecodable(payload.left)
+      }
+      return claimed
+    }),
+    deadLetters: {
+      list: Effect.fn("Queue.deadLetters.list")(function* ({ limit = 100 } = {}) {
+        const queue = yield* Queue
+        yield* check
+        return yield* queue.listDead(name, { limit: yield* checkInteger("limit", limit, 0, 1_000) })
+      })
+    }
+  }
+}
+
+/**
+ * Runs queue operations independently of the transaction they stand in: what they write stays when it rolls back.
+ * On SQLite, whose client has one connection, they fail with `TransactionOpen` inside a transaction of that client.
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const outsideTransaction = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Effect.provideService(self, TransactionMode, "outside")
+
+/**
+ * See `Service.transaction`.
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const transaction = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E | StoreError, R | Queue> =>
+  Effect.flatMap(Queue, (queue) => queue.transaction(self))

@@ -1,0 +1,258 @@
+/**
+ * The Queue service: what an engine does for queues. Encoded rows in, encoded rows out; the typed surface is
+ * `Queue.make`.
+ *
+ * @since 0.1.0
+ */
+import { Context, type Effect } from "effect"
+import type { EnqueueUncertain, ForeignTransaction, InvalidArgument, StoreError, TransactionOpen } from "./Errors.js"
+import type { JobError } from "./Job.js"
+import type { DeadReason, JobState } from "./JobState.js"
+import type { ClaimedRow, Settlement, SettleOutcome } from "./Settlement.js"
+
+/**
+ * A job to enqueue, encoded and checked.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface NewJob {
+  /** JSON text. */
+  readonly payload: string
+  readonly priority: number
+  readonly maxAttempts: number
+  /** From the database's now, in milliseconds; with `runAt` null. */
+  readonly delayMillis: number
+  /** An instant in milliseconds since the Unix epoch; one that has passed means now. */
+  readonly runAt: number | null
+  /** Counted from dueAt, in milliseconds. */
+  readonly expiresMillis: number | null
+  /** An instant in milliseconds since the Unix epoch. */
+  readonly expiresAt: number | null
+  readonly dedupeKey: string | null
+  /** JSON text of a map of strings. */
+  readonly headers: string | null
+}
+
+/**
+ * What became of an enqueued job.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Receipt {
+  readonly id: number
+  readonly state: JobState
+  /** A live job held the dedupe key already: `id` and `state` are that job's, nothing was added. */
+  readonly deduplicated: boolean
+  /** The live job's payload, priority and due time were replaced by this one's (`onDuplicate: "replace"`). */
+  readonly replaced: boolean
+}
+
+/**
+ * The stored settings of a queue, which every process of the fleet goes by.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface QueueSettings {
+  readonly name: string
+  /** More crashes than this dead-letter a job. */
+  readonly maxCrashes: number
+}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface ClaimRequest {
+  readonly queue: string
+  /** Jobs for free handlers: any ready job. */
+  readonly limit: number
+  /** Jobs beyond `limit` that are claimed ahead; none that crashed before or is on its last attempt is among them. */
+  readonly prefetch: number
+  readonly visibilityMillis: number
+  /** Who claims: kept with the row while it is leased. */
+  readonly worker: string
+  /** Look for lapsed leases even when enough jobs are ready. */
+  readonly probe: boolean
+}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface ClaimResult {
+  /** In order: priority (highest first), the instant they became visible, id. */
+  readonly jobs: ReadonlyArray<ClaimedRow>
+  /** There may be more to claim right now. */
+  readonly more: boolean
+  /** Milliseconds until the next job is due or the next lease ends; undefined when none is known. */
+  readonly nextInMillis: number | undefined
+}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface Renewal {
+  readonly id: number
+  readonly token: number
+  readonly visibilityMillis: number
+  /** JSON text; undefined leaves the stored progress as it is. */
+  readonly progress: string | undefined
+}
+
+/**
+ * `renewed`; `lost`: the lease is not this token's any more; `busy`: the row is locked by somebody at this moment,
+ * the lease stands as it was; `cancelled`: renewed, but the job is to be cancelled.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type RenewOutcome = "renewed" | "lost" | "busy" | "cancelled"
+
+/**
+ * A live job, as it stands in the database.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface LiveRow {
+  readonly id: number
+  readonly queue: string
+  readonly state: JobState
+  readonly payload: string
+  readonly priority: number
+  readonly attempt: number
+  readonly maxAttempts: number
+  readonly crashes: number
+  readonly failures: number
+  readonly enqueuedAt: number
+  readonly dueAt: number
+  readonly expiresAt: number | null
+  readonly dedupeKey: string | null
+  readonly headers: string | null
+  readonly worker: string | null
+  readonly deadline: number | null
+  readonly progress: string | null
+  readonly errors: ReadonlyArray<JobError>
+}
+
+/**
+ * A dead letter, as it stands in the database.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface DeadRow {
+  readonly id: number
+  readonly queue: string
+  readonly reason: DeadReason
+  readonly payload: string
+  readonly priority: number
+  readonly attempts: number
+  readonly maxAttempts: number
+  readonly crashes: number
+  readonly failures: number
+  readonly enqueuedAt: number
+  readonly dueAt: number
+  readonly diedAt: number
+  readonly dedupeKey: string | null
+  readonly headers: string | null
+  readonly progress: string | null
+  readonly errors: ReadonlyArray<JobError>
+}
+
+/**
+ * What a sweep did.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface SweepResult {
+  /** Jobs dead-lettered because their `expiresAt` had passed. */
+  readonly expired: number
+  /** Jobs given back because their lease had ended. */
+  readonly recovered: number
+  /** Jobs dead-lettered because attempts or crashes were spent. */
+  readonly crashed: number
+}
+
+type Refused = ForeignTransaction | TransactionOpen | StoreError
+
+/**
+ * Every call joins the ambient transaction of the queue's own client, except where it says otherwise.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Service {
+  /** Makes the settings known to the fleet; a worker's word beats a producer's. Never part of a transaction. */
+  readonly define: (settings: QueueSettings, by: "producer" | "worker") => Effect.Effect<void, StoreError>
+  /** All or none; receipts in the order of the jobs. */
+  readonly enqueue: (
+    queue: string,
+    jobs: ReadonlyArray<NewJob>
+  ) => Effect.Effect<ReadonlyArray<Receipt>, Refused | EnqueueUncertain | InvalidArgument>
+  readonly claim: (request: ClaimRequest) => Effect.Effect<ClaimResult, Refused>
+  /**
+   * Each is settled on its own: outcomes in the order of the settlements. With `skipLocked` a row that somebody has
+   * locked at this moment is answered `busy`; without, it is waited for.
+   */
+  readonly settle: (
+    queue: string,
+    settlements: ReadonlyArray<Settlement>,
+    options?: { readonly skipLocked: boolean }
+  ) => Effect.Effect<ReadonlyArray<SettleOutcome>, Refused>
+  /** Outcomes in the order of the renewals. Never part of a transaction. */
+  readonly renew: (
+    renewals: ReadonlyArray<Renewal>
+  ) => Effect.Effect<ReadonlyArray<RenewOutcome>, TransactionOpen | StoreError>
+  /**
+   * Expires what has expired and gives back or dead-letters what has a lapsed lease, of one queue or of all, in
+   * pages, until none is left. Safe to run anywhere, at any time, by several at once. Never part of a transaction.
+   */
+  readonly sweepExpired: (queue?: string) => Effect.Effect<SweepResult, TransactionOpen | StoreError>
+  /** Live jobs of a queue by id. */
+  readonly list: (
+    queue: string,
+    options: { readonly limit: number; readonly after: number }
+  ) => Effect.Effect<ReadonlyArray<LiveRow>, Refused>
+  /** Dead letters of a queue, newest first. */
+  readonly listDead: (
+    queue: string,
+    options: { readonly limit: number }
+  ) => Effect.Effect<ReadonlyArray<DeadRow>, Refused>
+  /**
+   * Runs an effect in a transaction of the queue's client; inside one, in a nested one. Unlike the stock
+   * `withTransaction` it takes the write lock first and waits for it without blocking (SQLite), failures of BEGIN
+   * and COMMIT are typed, and a failed COMMIT leaves no open transaction behind. Do not run nested ones in parallel.
+   */
+  readonly transaction: <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E | StoreError, R>
+  /** Runs an effect as if it had been started outside any transaction: for fibers that outlive their parent. */
+  readonly detached: <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+  /**
+   * Whether this process itself keeps everybody else from claiming at this moment: a transaction is open on the one
+   * SQLite connection. Always false on PostgreSQL.
+   */
+  readonly holdsWriteLock: Effect.Effect<boolean>
+  /** Milliseconds on this process's monotonic clock: see `ClaimedRow.claimedMonotonic`. */
+  readonly monotonic: Effect.Effect<number>
+}
+
+/**
+ * @since 0.1.0
+ * @category tags
+ */
+export class Queue extends Context.Tag("alkstore/Queue")<Queue, Service>() {}
+
+/**
+ * How calls relate to an ambient transaction: `join` it, or stand `outside` of it.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export class TransactionMode extends Context.Reference<TransactionMode>()("alkstore/TransactionMode", {
+  defaultValue: (): "join" | "outside" => "join"
+}) {}

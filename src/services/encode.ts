@@ -1,0 +1,47 @@
+/**
+ * Payloads: from a Schema's type to JSON text and back.
+ */
+import { Effect, Either, ParseResult, Schema } from "effect"
+import { InvalidPayload } from "./Errors.js"
+import { toJson } from "./json.js"
+
+/** The greatest payload, in UTF-8 bytes of its JSON text: 1 MiB. */
+export const maxPayloadBytes = 1024 * 1024
+
+const reason = (error: unknown): string =>
+  ParseResult.isParseError(error)
+    ? ParseResult.TreeFormatter.formatErrorSync(error)
+    : error instanceof Error
+      ? error.message
+      : "it cannot be encoded"
+
+/** Encodes payloads of one queue; every flaw is an `InvalidPayload`, also one that makes the Schema throw. */
+export const encoder = <A, I>(queue: string, schema: Schema.Schema<A, I>) => {
+  const encode = Schema.encode(schema)
+  return (payload: A, index: number): Effect.Effect<string, InvalidPayload> => {
+    const refuse = (message: string, cause?: unknown) =>
+      new InvalidPayload({
+        queue,
+        index,
+        message: `payload ${index} for queue ${queue}: ${message}`,
+        ...(cause === undefined ? {} : { cause })
+      })
+    return Effect.suspend(() => encode(payload)).pipe(
+      Effect.catchAllDefect(Effect.fail),
+      Effect.mapError((error) => refuse(reason(error), error)),
+      Effect.flatMap((encoded) => Either.mapLeft(toJson(encoded, maxPayloadBytes), (message) => refuse(message)))
+    )
+  }
+}
+
+/** The payload of a stored text, or why this process cannot read it. Never fails, never dies. */
+export const decodePayload = <A, I>(
+  schema: Schema.Schema<A, I>,
+  text: string
+): Effect.Effect<Either.Either<A, string>> =>
+  Effect.try(() => JSON.parse(text) as unknown).pipe(
+    Effect.mapError(() => "it is not JSON"),
+    Effect.flatMap((value) => Effect.mapError(Schema.decodeUnknown(schema)(value), reason)),
+    Effect.catchAllDefect((defect) => Effect.fail(reason(defect))),
+    Effect.either
+  )

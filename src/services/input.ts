@@ -1,0 +1,118 @@
+/**
+ * Checks of what callers give us. Each answers a value or an `InvalidArgument` that names the argument and says
+ * what would be right; nothing here throws.
+ */
+import { Duration, Either } from "effect"
+import { InvalidArgument } from "./Errors.js"
+
+type Checked<A> = Either.Either<A, InvalidArgument>
+
+const refuse = (argument: string, message: string) =>
+  Either.left(new InvalidArgument({ argument, message: `${argument}: ${message}` }))
+
+const show = (value: unknown): string => {
+  try {
+    return typeof value === "string" ? JSON.stringify(value.slice(0, 80)) : String(value).slice(0, 80)
+  } catch {
+    return typeof value
+  }
+}
+
+/** 9999-12-31T23:59:59.999Z: no instant in a row lies beyond it. */
+export const maxInstant = 253_402_300_799_999
+
+const queueName = /^[A-Za-z0-9_.:/-]{1,128}$/
+
+export const checkQueueName = (name: unknown): Checked<string> =>
+  typeof name === "string" && queueName.test(name)
+    ? Either.right(name)
+    : refuse("queue name", `${show(name)} is not 1 to 128 of A-Z a-z 0-9 _ . : / -`)
+
+/** Keys and lock names: 1 to 512 bytes of well-formed text without NUL. */
+export const checkKey = (argument: string, key: unknown): Checked<string> => {
+  if (typeof key !== "string") return refuse(argument, `${show(key)} is not a string`)
+  const bytes = Buffer.byteLength(key)
+  if (bytes < 1 || bytes > 512) return refuse(argument, `has ${bytes} bytes; 1 to 512 are allowed`)
+  if (key.includes("\u0000")) return refuse(argument, "contains a NUL character")
+  if (/\p{Surrogate}/u.test(key)) return refuse(argument, "contains a lone surrogate")
+  return Either.right(key)
+}
+
+export const checkInteger = (argument: string, value: unknown, min: number, max: number): Checked<number> =>
+  typeof value === "number" && Number.isInteger(value) && value >= min && value <= max
+    ? Either.right(value)
+    : refuse(argument, `${show(value)} is not a whole number from ${min} to ${max}`)
+
+const negative = (input: unknown): boolean =>
+  typeof input === "number"
+    ? input < 0
+    : typeof input === "bigint"
+      ? input < 0n
+      : typeof input === "string"
+        ? input.trim().startsWith("-")
+        : Array.isArray(input) && input.some((part) => typeof part === "number" && !(part >= 0))
+
+/** A duration in whole milliseconds, rounded up. */
+export const checkDuration = (
+  argument: string,
+  input: unknown,
+  range: { readonly min?: number; readonly max?: number } = {}
+): Checked<number> => {
+  const { max = maxInstant, min = 0 } = range
+  if (typeof input === "number" && Number.isNaN(input)) return refuse(argument, "is NaN")
+  if (negative(input)) return refuse(argument, `${show(input)} is negative`)
+  const decoded = Duration.decodeUnknown(input)
+  if (decoded._tag === "None") return refuse(argument, `${show(input)} is not a duration; try "10 seconds"`)
+  const millis = Math.ceil(Duration.toMillis(decoded.value))
+  if (millis >= min && millis <= max) return Either.right(millis)
+  return refuse(argument, `${Duration.format(decoded.value)} is not between ${min} ms and ${max} ms`)
+}
+
+/** An instant in milliseconds since the Unix epoch, up to the year 9999. */
+export const checkInstant = (argument: string, input: unknown): Checked<number> => {
+  const millis =
+    input instanceof Date
+      ? input.getTime()
+      : typeof input === "object" && input !== null && "epochMillis" in input
+        ? input.epochMillis
+        : Number.NaN
+  if (typeof millis !== "number" || Number.isNaN(millis))
+    return refuse(argument, `${show(input)} is not a valid Date or DateTime`)
+  if (millis > maxInstant) return refuse(argument, "lies beyond the year 9999; is it in the right unit?")
+  return Either.right(Math.ceil(millis))
+}
+
+const maxHeaderBytes = 16 * 1024
+
+/** Headers as stored: the JSON text of a map of strings, at most 16 KiB, or null when there are none. */
+export const checkHeaders = (headers: unknown): Checked<string | null> => {
+  if (headers === undefined) return Either.right(null)
+  if (typeof headers !== "object" || headers === null || Array.isArray(headers))
+    return refuse("headers", "are not a map of strings")
+  const entries = Object.entries(headers)
+  for (const [name, value] of entries) {
+    if (typeof value !== "string") return refuse("headers", `${show(name)} is not a string`)
+  }
+  if (entries.length === 0) return Either.right(null)
+  const text = JSON.stringify(headers)
+  const bytes = Buffer.byteLength(text)
+  return bytes <= maxHeaderBytes
+    ? Either.right(text)
+    : refuse("headers", `have ${bytes} bytes; at most ${maxHeaderBytes} are allowed`)
+}
+
+/** Table prefixes: they become part of identifiers. */
+export const checkPrefix = (prefix: unknown): Checked<string> =>
+  typeof prefix === "string" && /^[A-Za-z0-9_]{1,64}$/.test(prefix)
+    ? Either.right(prefix)
+    : refuse("namespace", `${show(prefix)} is not 1 to 64 of A-Z a-z 0-9 _`)
+
+/** Schema names: quoted everywhere, so any text; short, because channels are named after them. */
+export const checkSchema = (schema: unknown): Checked<string> => {
+  if (typeof schema !== "string" || schema === "") return refuse("namespace", `${show(schema)} is not a schema name`)
+  if (Buffer.byteLength(schema) > 52) return refuse("namespace", "has more than 52 bytes")
+  if (schema.includes("\u0000") || /\p{Surrogate}/u.test(schema))
+    return refuse("namespace", "contains a NUL character or a lone surrogate")
+  if (schema.startsWith("pg_")) return refuse("namespace", "names that begin with pg_ are PostgreSQL's")
+  return Either.right(schema)
+}

@@ -1,0 +1,318 @@
+/**
+ * Workers: a queue, a handler and a policy, as a supervised actor. A fetcher claims for all handlers, a lease keeper
+ * renews what they hold, a watch minds deadlines, an acknowledger writes how jobs ended.
+ *
+ * @since 0.1.0
+ */
+import {
+  Deferred,
+  type Duration,
+  Effect,
+  Fiber,
+  Layer,
+  Random,
+  Runtime,
+  RuntimeFlags,
+  type Schedule,
+  type Scope,
+  Stream
+} from "effect"
+import { outageRetry } from "../schedule/Polling.js"
+import { Clock } from "../services/Clock.js"
+import { type InvalidArgument, WorkerFailed } from "../services/Errors.js"
+import type { Job, JobFailure } from "../services/Job.js"
+import type { Definition } from "../services/Queue.js"
+import { Queue } from "../services/QueueStore.js"
+import { queueTopic, Wake } from "../services/Wake.js"
+import { acknowledger } from "./acknowledger.js"
+import { deadlines } from "./deadlines.js"
+import { fetcher, makeStarter } from "./fetcher.js"
+import type { WorkerState } from "./held.js"
+import { leaseKeeper, progressKeeper } from "./leaseKeeper.js"
+import { checkPolicy, type Policy } from "./policy.js"
+import type { Dispatch } from "./runJob.js"
+import { drain, handBack } from "./shutdown.js"
+import { healthOf, statusOf } from "./status.js"
+import { supervise } from "./supervise.js"
+import type { Health, Status, WorkerEvent } from "./WorkerEvent.js"
+
+export type { Health, JobRef, Status, WorkerEvent } from "./WorkerEvent.js"
+
+/**
+ * The policy of a worker.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface PolicyOptions<E> {
+  /** Handlers at the same time. Default 10. */
+  readonly concurrency?: number | undefined
+  /**
+   * The most that is claimed ahead of free handlers: never more than the handlers, as measured, clear in 250 ms; 0 for
+   * none. Jobs that crashed before or are on their last attempt are never among them. Default 500.
+   */
+  readonly prefetch?: number | undefined
+  /** The length of a lease. Default 30 s, at least 100 ms. */
+  readonly visibilityTimeout?: Duration.DurationInput | undefined
+  /** When leases are renewed. Default: every third of the visibility timeout. */
+  readonly heartbeat?: Schedule.Schedule<unknown> | undefined
+  /** How long a handler may run before it is interrupted; a failure. Default 1 h. */
+  readonly timeout?: Duration.DurationInput | undefined
+  /** How long an interrupted handler may take to end before its slot is given up. Default 10 s. */
+  readonly stuckAfter?: Duration.DurationInput | undefined
+  /**
+   * The delay after the n-th failure is the n-th decision of this Schedule; when it ends the job is dead (`exhausted`).
+   * Default: exponential from 1 s, ± 20 %, at most 24 h.
+   */
+  readonly retry?: Schedule.Schedule<unknown, JobFailure<E>> | undefined
+  /** How long handlers may go on when the worker is stopped before they are interrupted. Default 25 s. */
+  readonly shutdownGrace?: Duration.DurationInput | undefined
+  /** A name for the worker: kept with each job that it holds. */
+  readonly name?: string | undefined
+}
+
+/**
+ * What a handler may need besides its own services is a Scope: it closes when the handler ends, or loses its lease.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Handler<A, E, R> = (job: Job<A>) => Effect.Effect<unknown, E, R>
+
+type Tag<A> = A extends { readonly _tag: infer T extends string } ? T : never
+
+/**
+ * One handler per message of a queue whose payload is a union of tagged messages. A job whose tag has none goes back,
+ * its attempt not spent, for a worker that has.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type Handlers<A, E, R> = { readonly [T in Tag<A>]?: Handler<Extract<A, { readonly _tag: T }>, E, R> | undefined }
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export type Options<A, E, R> = PolicyOptions<E> &
+  (
+    | { readonly handler: Handler<A, E, R>; readonly handlers?: never }
+    | { readonly handlers: Handlers<A, E, R>; readonly handler?: never }
+  )
+
+/**
+ * A running worker.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Worker {
+  readonly queue: string
+  /** Unique for each start of a worker. */
+  readonly id: string
+  /** Stops claiming and hands back what was claimed ahead; running handlers go on. */
+  readonly pause: Effect.Effect<void>
+  readonly resume: Effect.Effect<void>
+  readonly status: Effect.Effect<Status>
+  readonly health: Effect.Effect<Health>
+  /** Every transition from the subscription on; a slow reader loses the oldest of 10,000. */
+  readonly events: Stream.Stream<WorkerEvent>
+  /** Never succeeds; fails when the worker has given up. */
+  readonly failure: Effect.Effect<never, WorkerFailed>
+}
+
+/** What a worker needs of its environment. */
+type Needs<R> = Exclude<R, Scope.Scope> | Queue | Wake | Clock
+
+const dispatchOf = <A, E, R>(options: Options<A, E, R>): ((payload: A) => Handler<A, E, R> | undefined) => {
+  const { handler, handlers } = options
+  if (handler !== undefined) return () => handler
+  const byTag = new Map(Object.entries(handlers ?? {}) as ReadonlyArray<[string, Handler<A, E, R> | undefined]>)
+  return (payload) => byTag.get(String((payload as { readonly _tag?: unknown })._tag))
+}
+
+const makeEvents = () => {
+  const readers = new Set<(event: WorkerEvent) => void>()
+  const events = Stream.asyncPush<WorkerEvent>(
+    (emit) => {
+      const read = (event: WorkerEvent) => void emit.single(event)
+      return Effect.acquireRelease(
+        Effect.sync(() => readers.add(read)),
+        () => Effect.sync(() => readers.delete(read))
+      )
+    },
+    { bufferSize: 10_000, strategy: "sliding" }
+  )
+  const publish = (event: WorkerEvent) => {
+    for (const read of readers) read(event)
+  }
+  return { events, publish }
+}
+
+const makeState = (queueName: string, workerId: string, policy: Policy, publish: (event: WorkerEvent) => void) =>
+  Effect.gen(function* () {
+    const wake = yield* Wake
+    const latch = () => Effect.unsafeMakeLatch(false)
+    return {
+      queueName,
+      workerId,
+      policy,
+      queue: yield* Queue,
+      clock: yield* Clock,
+      wake,
+      subscription: yield* wake.subscribe(queueTopic(queueName)),
+      held: new Map(),
+      buffer: [],
+      running: 0,
+      stuck: 0,
+      paused: false,
+      draining: false,
+      state: "running",
+      counters: { acked: 0, retried: 0, released: 0, dead: 0, lost: 0 },
+      meanRun: undefined,
+      lastClaim: undefined,
+      lastRenewal: undefined,
+      claimError: undefined,
+      renewalError: undefined,
+      room: latch(),
+      nudge: latch(),
+      rearm: latch(),
+      armedFor: Number.POSITIVE_INFINITY,
+      holding: latch(),
+      beats: latch(),
+      settles: latch(),
+      toSettle: [],
+      idle: latch(),
+      recent: [],
+      publish
+    } satisfies WorkerState as WorkerState
+  })
+
+const control = (state: WorkerState): Pick<Worker, "pause" | "resume"> => ({
+  pause: Effect.sync(() => {
+    if (state.state !== "running") return
+    state.paused = true
+    state.state = "paused"
+    handBack(state)
+    state.publish({ _tag: "Paused" })
+  }),
+  resume: Effect.sync(() => {
+    if (state.state !== "paused") return
+    state.paused = false
+    state.state = "running"
+    state.room.unsafeOpen()
+    state.nudge.unsafeOpen()
+    state.publish({ _tag: "Resumed" })
+  })
+})
+
+/**
+ * Starts a worker that lives until the scope closes: then it drains. Fails only when an option is invalid; a database
+ * that is gone is waited for.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const make = <A, I, E, R>(
+  queue: Definition<A, I>,
+  options: Options<A, E, R>
+): Effect.Effect<Worker, InvalidArgument, Needs<R> | Scope.Scope> =>
+  Effect.flatMap(Queue, (service) => service.detached(start(queue, options)))
+
+const start = <A, I, E, R>(queue: Definition<A, I>, options: Options<A, E, R>) =>
+  Effect.gen(function* () {
+    yield* queue.check
+    const policy = yield* checkPolicy(options as Options<A, never, R>)
+    const id = `${options.name ?? queue.name}-${process.pid}-${(yield* Random.nextIntBetween(0, 2 ** 31)).toString(36)}`
+    const { events, publish } = makeEvents()
+    const state = yield* makeState(queue.name, id, policy, publish)
+    const runtime = Runtime.disableRuntimeFlag(
+      yield* Effect.runtime<Exclude<R, Scope.Scope>>(),
+      RuntimeFlags.Interruption
+    )
+    const failure = yield* Deferred.make<never, WorkerFailed>()
+    const starter = makeStarter(state, queue.payload, dispatchOf(options) as Dispatch<A>, (effect) =>
+      Runtime.runFork(runtime, effect, { immediate: false })
+    )
+    const fail = (reason: string) =>
+      Effect.suspend(() => {
+        state.state = "failed"
+        state.publish({ _tag: "Failed", reason })
+        const error = new WorkerFailed({
+          queue: queue.name,
+          message: `the worker of queue ${queue.name} has failed: ${reason}; restart its process`
+        })
+        return Effect.zipRight(Effect.logError(error.message), Deferred.fail(failure, error))
+      }).pipe(
+        Effect.when(() => state.state !== "failed"),
+        Effect.asVoid
+      )
+    const died = (fiber: string, reason: string) => publish({ _tag: "Restarted", fiber, reason })
+    // A statement under way on a connection that is dead is waited for by nobody: a closing scope only asks to end
+    const supervised = (name: string, loop: Effect.Effect<never>) =>
+      Effect.acquireRelease(
+        Effect.forkDaemon(Effect.interruptible(supervise(`${queue.name}: ${name}`, loop, died))),
+        (fiber) => Effect.sync(() => fiber.unsafeInterruptAsFork(fiber.id()))
+      )
+
+    // Closed in reverse: the fetcher first, what writes last
+    yield* supervised("acknowledger", acknowledger(state))
+    yield* supervised("lease keeper", leaseKeeper(state))
+    yield* supervised("progress keeper", progressKeeper(state))
+    yield* supervised("deadlines", deadlines(state, starter.start, fail))
+    yield* Effect.addFinalizer(() => drain(state))
+    yield* supervised("fetcher", defining(state, queue.maxCrashes, fetcher(state, starter)))
+    yield* Effect.addFinalizer(() => Effect.sync(() => void (state.draining = true)))
+    return {
+      queue: queue.name,
+      id,
+      ...control(state),
+      status: Effect.sync(() => statusOf(state)),
+      health: healthOf(state),
+      events,
+      failure: Deferred.await(failure)
+    } satisfies Worker
+  })
+
+/** A worker's word on the queue's settings is given before its first claim. */
+const defining = (state: WorkerState, maxCrashes: number, loop: Effect.Effect<never>): Effect.Effect<never> =>
+  state.queue.define({ name: state.queueName, maxCrashes }, "worker").pipe(
+    Effect.retry({ schedule: outageRetry, while: (error) => error.retryable }),
+    Effect.catchAll((error) => Effect.logWarning(`queue ${state.queueName}: its settings could not be stored`, error)),
+    Effect.zipRight(loop)
+  )
+
+/**
+ * A worker as a Layer: it runs as long as the Layer is in use, and drains when it is closed (SIGTERM, with
+ * `NodeRuntime.runMain`).
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer = <A, I, E, R>(
+  queue: Definition<A, I>,
+  options: Options<A, E, R>
+): Layer.Layer<never, InvalidArgument, Needs<R>> =>
+  Layer.scopedDiscard(make(queue, options)) as Layer.Layer<never, InvalidArgument, Needs<R>>
+
+/**
+ * Starts a worker that lives as long as the calling fiber, and drains when that ends.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const fork = <A, I, E, R>(
+  queue: Definition<A, I>,
+  options: Options<A, E, R>
+): Effect.Effect<Worker, InvalidArgument, Needs<R>> =>
+  Effect.gen(function* () {
+    const started = yield* Deferred.make<Worker, InvalidArgument>()
+    const life = Effect.scoped(
+      Effect.matchCauseEffect(make(queue, options), {
+        onFailure: (cause) => Deferred.failCause(started, cause),
+        onSuccess: (worker) => Effect.zipRight(Deferred.succeed(started, worker), Effect.never)
+      })
+    ) as Effect.Effect<unknown, never, Needs<R>>
+    const fiber = yield* Effect.fork(life)
+    return yield* Effect.onInterrupt(Deferred.await(started), () => Fiber.interrupt(fiber))
+  })

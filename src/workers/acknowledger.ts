@@ -1,0 +1,131 @@
+/**
+ * The acknowledger: writes how jobs ended, many in one statement, as fast as the database answers: what ends while one
+ * batch is under way is the next batch. During an outage it keeps trying; the lease decides whether it still counts.
+ */
+import { Effect } from "effect"
+import { outageRetry } from "../schedule/Polling.js"
+import type { StoreError } from "../services/Errors.js"
+import { errorsOf, jobError } from "../services/History.js"
+import type { Settlement, SettleOutcome } from "../services/Settlement.js"
+import { forget, type Held, jobRef, type WorkerState } from "./held.js"
+
+/** Half a thousand rows per statement is where more stops paying. */
+const batchSize = 500
+
+const lockedRetryMillis = 20
+
+/** What became of a settle, in the worker's books. */
+const conclude = (state: WorkerState, held: Held, outcome: SettleOutcome): void => {
+  const settlement = held.settlement as Settlement
+  const job = jobRef(held.row)
+  if (outcome === "busy") {
+    state.toSettle.push(held)
+    return
+  }
+  forget(state, held)
+  // Settled by its own handler, or by a settle of ours whose answer was lost: not a loss
+  const known = held.settledByHand || (outcome === "gone" && held.sent)
+  if (outcome !== "done" && !known) {
+    state.counters.lost++
+    state.publish({ _tag: "LeaseLost", job })
+    return
+  }
+  switch (settlement._tag) {
+    case "Ack":
+      state.counters.acked++
+      return state.publish({ _tag: "Acked", job })
+    case "Bury":
+      state.counters.dead++
+      return state.publish({ _tag: "Died", job, reason: settlement.reason, error: errorsOf(settlement.history).at(-1) })
+    case "Return": {
+      const delayMillis = settlement.delayMillis ?? 0
+      if (settlement.attempt < held.row.attempt) {
+        state.counters.released++
+        return state.publish({ _tag: "Released", job, delayMillis })
+      }
+      state.counters.retried++
+      return state.publish({ _tag: "Retried", job, delayMillis, error: errorsOf(settlement.history).at(-1) })
+    }
+  }
+}
+
+/** The same transition with nothing in it that a database could refuse. */
+const bare = (settlement: Settlement): Settlement => {
+  if (settlement._tag === "Ack") return settlement
+  const error = jobError({ at: 0, attempt: 0, kind: "failure", error: "(an error that could not be stored)" })
+  return { ...settlement, history: { ...settlement.history, errors: JSON.stringify([error]) } }
+}
+
+const settle = (state: WorkerState, batch: ReadonlyArray<Held>, settlements: ReadonlyArray<Settlement>) =>
+  state.queue.settle(state.queueName, settlements, { skipLocked: true }).pipe(
+    Effect.catchTags({
+      // The acknowledger runs outside of every transaction
+      ForeignTransaction: (error) => Effect.die(error),
+      TransactionOpen: (error) => Effect.die(error)
+    }),
+    Effect.tapError((error) =>
+      Effect.sync(() => {
+        if (error.operation !== "connect") for (const held of batch) held.sent = true
+      })
+    ),
+    Effect.tap((outcomes) =>
+      Effect.sync(() => batch.forEach((held, index) => conclude(state, held, outcomes[index] ?? "lost")))
+    )
+  )
+
+/** One job that the database refuses never keeps the others from moving on, nor itself. */
+const oneByOne = (state: WorkerState, batch: ReadonlyArray<Held>) =>
+  Effect.forEach(
+    batch,
+    (held) => {
+      const settlement = held.settlement as Settlement
+      return settle(state, [held], [settlement]).pipe(
+        Effect.catchIf(
+          (error) => !error.retryable,
+          () => settle(state, [held], [bare(settlement)])
+        ),
+        Effect.catchIf(
+          (error) => !error.retryable,
+          (error) =>
+            Effect.zipRight(
+              Effect.logError(
+                `queue ${state.queueName}: job ${held.row.id} could not be settled; its lease is left to end`,
+                error
+              ),
+              Effect.sync(() => conclude(state, held, "lost"))
+            )
+        )
+      )
+    },
+    { discard: true }
+  )
+
+const flush = (state: WorkerState, batch: ReadonlyArray<Held>) =>
+  settle(
+    state,
+    batch,
+    batch.map((held) => held.settlement as Settlement)
+  ).pipe(
+    Effect.asVoid,
+    Effect.catchIf(
+      (error: StoreError) => !error.retryable,
+      () => oneByOne(state, batch)
+    ),
+    Effect.retry({ schedule: outageRetry, while: (error) => error.retryable }),
+    Effect.catchAll((error) => Effect.logError(`queue ${state.queueName}: settling failed`, error))
+  )
+
+export const acknowledger = (state: WorkerState): Effect.Effect<never> =>
+  Effect.gen(function* () {
+    if (state.toSettle.length === 0) {
+      yield* state.settles.close
+      if (state.toSettle.length === 0) yield* state.settles.await
+    }
+    const batch = state.toSettle.splice(0, batchSize)
+    yield* Effect.onInterrupt(flush(state, batch), () =>
+      Effect.sync(() => void state.toSettle.unshift(...batch.filter((held) => state.held.has(held.row.token))))
+    )
+    // What came back is locked by somebody at this moment: leave it a little
+    if (state.toSettle.length > 0 && state.toSettle.every((held) => batch.includes(held)))
+      yield* Effect.sleep(lockedRetryMillis)
+  }).pipe(Effect.forever)

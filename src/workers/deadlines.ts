@@ -1,0 +1,98 @@
+/**
+ * The watch over deadlines: one fiber per worker for all its jobs. Timeouts, leases that could not be renewed, handlers
+ * that do not end, jobs that waited too long for a free handler.
+ */
+import { Effect, Exit } from "effect"
+import { sleepMillis } from "../schedule/Polling.js"
+import * as Settlement from "../services/Settlement.js"
+import { decide } from "./decide.js"
+import { databaseNow, forget, type Held, jobRef, offerSettle, type WorkerState } from "./held.js"
+import { stop } from "./runJob.js"
+
+const never = Number.POSITIVE_INFINITY
+
+/** When this job needs a look again. */
+const nextLook = (state: WorkerState, held: Held): number => {
+  const { marginMillis, timeoutMillis, visibilityMillis } = state.policy
+  switch (held.phase) {
+    case "buffered":
+      return held.row.claimedMonotonic + visibilityMillis / 3
+    case "running":
+      return held.stop === undefined
+        ? Math.min(held.startedAt + timeoutMillis, held.deadline - marginMillis)
+        : held.stuckAt
+    case "lost":
+      return held.stuckAt
+    default:
+      return never
+  }
+}
+
+/** The slot of a handler that ignores its interruption is given up; its job fails, unless the lease is gone anyway. */
+const giveUp = (state: WorkerState, held: Held) =>
+  Effect.gen(function* () {
+    const lost = held.phase === "lost"
+    state.running--
+    state.stuck++
+    state.publish({ _tag: "Stuck", job: jobRef(held.row) })
+    yield* Effect.logWarning(
+      `queue ${state.queueName}: the handler of job ${held.row.id} ignores its interruption; its slot is given up`
+    )
+    if (!lost && held.stop !== "unreachable") {
+      const now = yield* databaseNow(state, held.row)
+      const { retry, timeoutMillis } = state.policy
+      const { settlement } = yield* decide({ row: held.row, exit: Exit.void, stop: "stuck", now, retry, timeoutMillis })
+      // Another entry, so that the fiber's own entry can say when it ends after all
+      const ghost: Held = { ...held, fiber: undefined }
+      state.held.set(held.row.token, ghost)
+      offerSettle(state, ghost, settlement)
+    } else {
+      forget(state, held)
+    }
+    held.phase = "stuck"
+    state.room.unsafeOpen()
+  })
+
+const look = (state: WorkerState, held: Held, now: number, frozen: Effect.Effect<boolean>, next: () => void) =>
+  Effect.gen(function* () {
+    if (nextLook(state, held) > now) return
+    if (held.phase === "buffered") {
+      state.buffer.splice(state.buffer.indexOf(held), 1)
+      return offerSettle(state, held, Settlement.givenBack(held.row, 0))
+    }
+    if (held.stop !== undefined || held.phase === "lost") {
+      yield* giveUp(state, held)
+      return next()
+    }
+    if (held.startedAt + state.policy.timeoutMillis <= now) {
+      state.publish({ _tag: "TimedOut", job: jobRef(held.row) })
+      return stop(state, held, "timeout", now)
+    }
+    // The lease could not be renewed in time. While this process itself keeps everybody out, nobody can take the job
+    if (yield* frozen) {
+      held.deadline = now + state.policy.visibilityMillis / 3
+      return
+    }
+    state.counters.lost++
+    state.publish({ _tag: "LeaseLost", job: jobRef(held.row) })
+    stop(state, held, "unreachable", now)
+  })
+
+/** `next` starts what waits for a slot; `failed` is told when more handlers are stuck than the worker has slots. */
+export const deadlines = (
+  state: WorkerState,
+  next: () => void,
+  failed: (reason: string) => Effect.Effect<void>
+): Effect.Effect<never> =>
+  Effect.gen(function* () {
+    // From here on whatever comes nearer opens the latch, also while this pass is under way
+    yield* state.rearm.close
+    state.armedFor = never
+    const now = yield* state.clock.monotonic
+    for (const held of [...state.held.values()]) yield* look(state, held, now, state.queue.holdsWriteLock, next)
+    if (state.stuck > state.policy.concurrency) yield* failed(`${state.stuck} handlers ignore their interruption`)
+    const at = Math.min(never, ...[...state.held.values()].map((held) => nextLook(state, held)))
+    state.armedFor = at
+    const wait = at === never ? Effect.never : Effect.sleep(sleepMillis(at - (yield* state.clock.monotonic)))
+    yield* Effect.raceFirst(state.rearm.await, wait)
+  }).pipe(Effect.forever)

@@ -1,0 +1,133 @@
+/**
+ * The fetcher: one per worker, claims for all its handlers. It drains before it waits; it waits for a wake, the next
+ * due job, the next lease's end or the safety poll, whichever is first.
+ */
+import { Duration, Effect, type Schema } from "effect"
+import { outageRetry, sleepMillis } from "../schedule/Polling.js"
+import type { ClaimResult } from "../services/QueueStore.js"
+import * as Settlement from "../services/Settlement.js"
+import { arm, type Held, makeHeld, offerSettle, type WorkerState } from "./held.js"
+import { type Dispatch, runJob } from "./runJob.js"
+
+/** As many as the handlers clear in this time are claimed ahead of them. */
+const aheadMillis = 250
+
+/** While enough jobs are ready, lapsed leases are looked for this often. */
+const probeMillis = 1_000
+
+export interface Starter {
+  /** Starts buffered jobs in free slots. */
+  readonly start: () => void
+}
+
+/** Starts a job's fiber; it belongs to no other fiber and ends by its job's end or an interrupt. */
+export const makeStarter = <A, I>(
+  state: WorkerState,
+  schema: Schema.Schema<A, I>,
+  dispatch: Dispatch<A>,
+  fork: (effect: Effect.Effect<void>) => Held["fiber"]
+): Starter => {
+  const start = () => {
+    while (state.running < state.policy.concurrency && state.buffer.length > 0) {
+      const held = state.buffer.shift() as Held
+      held.phase = "running"
+      state.running++
+      held.fiber = fork(runJob(state, held, schema, dispatch, start))
+    }
+  }
+  return { start }
+}
+
+const prefetch = (state: WorkerState): number => {
+  const { concurrency, maxPrefetch } = state.policy
+  if (state.meanRun === undefined) return 0
+  return Math.min(maxPrefetch, Math.floor((aheadMillis * concurrency) / Math.max(state.meanRun, 0.01)))
+}
+
+/** How much there is room for: free slots, and what may be claimed ahead of them. */
+const room = (state: WorkerState) => {
+  if (state.paused || state.draining || state.state === "failed") return { limit: 0, ahead: 0 }
+  const free = Math.max(0, state.policy.concurrency - state.running - state.buffer.length)
+  const most = prefetch(state)
+  const waiting = Math.max(0, state.running + state.buffer.length - state.policy.concurrency)
+  // Refilled when half empty, so that claims stay large
+  const ahead = waiting <= most / 2 ? most - waiting : 0
+  return { limit: free, ahead: free > 0 || ahead > 0 ? ahead : 0 }
+}
+
+const take = (state: WorkerState, starter: Starter, result: ClaimResult): void => {
+  for (const row of result.jobs) {
+    const held = makeHeld(row)
+    state.held.set(row.token, held)
+    if (state.paused || state.draining) offerSettle(state, held, Settlement.givenBack(row, 0))
+    else state.buffer.push(held)
+  }
+  if (result.jobs.length > 0) state.holding.unsafeOpen()
+  starter.start()
+  const [first] = state.buffer
+  if (first !== undefined) arm(state, first.row.claimedMonotonic + state.policy.visibilityMillis / 3)
+}
+
+export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<never> => {
+  let lastProbe = Number.NEGATIVE_INFINITY
+  let fruitless = 0
+
+  /** Uninterruptible: a claim that has been answered is always in the worker's hands. */
+  const claim = (limit: number, ahead: number) =>
+    Effect.gen(function* () {
+      const now = yield* state.clock.monotonic
+      const probe = now - lastProbe >= probeMillis
+      if (probe) lastProbe = now
+      const result = yield* state.queue.claim({
+        queue: state.queueName,
+        limit,
+        prefetch: ahead,
+        visibilityMillis: state.policy.visibilityMillis,
+        worker: state.workerId,
+        probe
+      })
+      state.lastClaim = yield* state.clock.monotonic
+      if (state.claimError !== undefined) {
+        state.claimError = undefined
+        state.publish({ _tag: "Recovered" })
+      }
+      take(state, starter, result)
+      return result
+    }).pipe(Effect.uninterruptible)
+
+  const outage = (error: { readonly message: string }) =>
+    Effect.suspend(() => {
+      const first = state.claimError === undefined
+      state.claimError = error.message
+      if (!first) return Effect.void
+      state.publish({ _tag: "Outage", reason: error.message })
+      return Effect.logWarning(`queue ${state.queueName}: claiming failed; it is tried again until it works`, error)
+    })
+
+  const rest = (result: ClaimResult, limit: number) => {
+    const poll = Duration.toMillis(state.wake.pollInterval)
+    const idle = Math.min(poll, result.nextInMillis ?? poll)
+    // There is more, but nothing that may be claimed now: spent rows that are being moved, or ones for free handlers only
+    const millis = result.more ? Math.min(idle, 1_000, 5 * 2 ** fruitless++) : idle
+    const freed = limit === 0 ? state.room.await : Effect.never
+    const woken = Effect.raceFirst(Effect.raceFirst(state.subscription.await, state.nudge.await), freed)
+    return Effect.zipRight(Effect.raceFirst(woken, Effect.sleep(sleepMillis(millis))), state.nudge.close)
+  }
+
+  return Effect.gen(function* () {
+    yield* state.room.close
+    const { ahead, limit } = room(state)
+    if (limit + ahead === 0) return yield* state.room.await
+    const result = yield* claim(limit, ahead).pipe(
+      Effect.tapError(outage),
+      Effect.retry(outageRetry),
+      Effect.orElse(() => Effect.never)
+    )
+    if (state.paused || state.draining) return
+    if (result.more && result.jobs.length > 0) {
+      fruitless = 0
+      return
+    }
+    yield* rest(result, limit)
+  }).pipe(Effect.forever)
+}

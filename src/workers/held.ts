@@ -1,0 +1,132 @@
+/**
+ * The state of one worker: the jobs in its hands and what it has done. Plain mutable data, owned by the worker's
+ * fibers, which take turns on one event loop.
+ */
+import { Effect, type Fiber } from "effect"
+import type { Service as ClockService } from "../services/Clock.js"
+import type { Service as QueueService } from "../services/QueueStore.js"
+import type { ClaimedRow, Settlement } from "../services/Settlement.js"
+import type { Subscription, Service as WakeService } from "../services/Wake.js"
+import type { Stop } from "./decide.js"
+import type { Policy } from "./policy.js"
+import type { JobRef, WorkerEvent } from "./WorkerEvent.js"
+
+export interface Held {
+  readonly row: ClaimedRow
+  /** `buffered`, then `running`, then `settling`; `lost` and `stuck` leave the handler to itself. */
+  phase: "buffered" | "running" | "settling" | "lost" | "stuck"
+  fiber: Fiber.RuntimeFiber<unknown, unknown> | undefined
+  /** Monotonic milliseconds: when the lease ends as far as this process knows. */
+  deadline: number
+  /** Monotonic milliseconds; infinite until the fiber has started. */
+  startedAt: number
+  /** Why the handler was interrupted, and when it counts as stuck. */
+  stop: Stop | undefined
+  stuckAt: number
+  /** Progress that is not written yet. */
+  progress: string | undefined
+  beat: boolean
+  /** The handler settled the job itself; perhaps in a transaction. */
+  settledByHand: boolean
+  settlement: Settlement | undefined
+  /** A settle was sent and its answer lost: finding the job gone means that it was done. */
+  sent: boolean
+}
+
+export interface Counters {
+  acked: number
+  retried: number
+  released: number
+  dead: number
+  lost: number
+}
+
+export interface WorkerState {
+  readonly queueName: string
+  readonly workerId: string
+  readonly policy: Policy
+  readonly queue: QueueService
+  readonly clock: ClockService
+  readonly wake: WakeService
+  readonly subscription: Subscription
+  /** By lease token: one job may be here twice, under an old lease and a new one. */
+  readonly held: Map<number, Held>
+  readonly buffer: Array<Held>
+  running: number
+  stuck: number
+  paused: boolean
+  draining: boolean
+  state: "running" | "paused" | "draining" | "stopped" | "failed"
+  readonly counters: Counters
+  /** Mean run time of a handler, in milliseconds; undefined until one has ended. */
+  meanRun: number | undefined
+  lastClaim: number | undefined
+  lastRenewal: number | undefined
+  claimError: string | undefined
+  renewalError: string | undefined
+  /** Opened when there may be room for more jobs, or the worker's state changed. */
+  readonly room: Effect.Latch
+  /** Opened when the fetcher should look for work whatever it waits for. */
+  readonly nudge: Effect.Latch
+  /** Opened when the next deadline may have come nearer. */
+  readonly rearm: Effect.Latch
+  /** The monotonic instant for which the watch over deadlines is set. */
+  armedFor: number
+  /** Opened when the worker has jobs in its hands: without any, its leases need no keeper. */
+  readonly holding: Effect.Latch
+  /** Opened when progress is to be written. */
+  readonly beats: Effect.Latch
+  /** Opened when something is to be settled. */
+  readonly settles: Effect.Latch
+  readonly toSettle: Array<Held>
+  /** Opened, while draining, whenever a job leaves the worker's hands. */
+  readonly idle: Effect.Latch
+  /** Jobs that ended since the last beat, for whoever blocked the event loop. */
+  readonly recent: Array<JobRef>
+  readonly publish: (event: WorkerEvent) => void
+}
+
+export const jobRef = (row: ClaimedRow): JobRef => ({
+  queue: row.queue,
+  jobId: row.id,
+  attempt: row.attempt,
+  token: row.token
+})
+
+export const makeHeld = (row: ClaimedRow): Held => ({
+  row,
+  phase: "buffered",
+  fiber: undefined,
+  deadline: row.claimedMonotonic + row.visibilityMillis,
+  startedAt: Number.POSITIVE_INFINITY,
+  stop: undefined,
+  stuckAt: Number.POSITIVE_INFINITY,
+  progress: undefined,
+  beat: false,
+  settledByHand: false,
+  settlement: undefined,
+  sent: false
+})
+
+/** The present by the database's clock, as far as this process can tell without asking it. */
+export const databaseNow = (state: WorkerState, row: ClaimedRow): Effect.Effect<number> =>
+  Effect.map(state.clock.monotonic, (now) => row.claimedAt + now - row.claimedMonotonic)
+
+/** Forgets a job: it is not in the worker's hands any more. */
+export const forget = (state: WorkerState, held: Held): void => {
+  if (state.held.get(held.row.token) === held) state.held.delete(held.row.token)
+  if (state.draining) state.idle.unsafeOpen()
+}
+
+/** Hands an ended or never started job to the acknowledger. */
+export const offerSettle = (state: WorkerState, held: Held, settlement: Settlement): void => {
+  held.phase = "settling"
+  held.settlement = settlement
+  state.toSettle.push(held)
+  state.settles.unsafeOpen()
+}
+
+/** Makes sure that the watch over deadlines wakes by then. */
+export const arm = (state: WorkerState, at: number): void => {
+  if (at < state.armedFor) state.rearm.unsafeOpen()
+}

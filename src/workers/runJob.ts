@@ -1,0 +1,129 @@
+/**
+ * One job: its handler in a fiber of its own, whose scope is the lease; then what became of it goes to the
+ * acknowledger and the slot to the next.
+ */
+import { Effect, Either, Exit, type Schema, type Scope } from "effect"
+import type { SettleError } from "../services/Errors.js"
+import { decodePayload } from "../services/encode.js"
+import { leaseLost, makeJob } from "../services/handle.js"
+import type { Job } from "../services/Job.js"
+import * as Settlement from "../services/Settlement.js"
+import { decide } from "./decide.js"
+import { arm, databaseNow, forget, type Held, jobRef, offerSettle, type WorkerState } from "./held.js"
+
+/** The handler for a payload, or undefined when there is none for its tag. */
+export type Dispatch<A> = (payload: A) => ((job: Job<A>) => Effect.Effect<unknown, unknown, Scope.Scope>) | undefined
+
+class Unreadable {
+  constructor(readonly reason: string) {}
+}
+
+const handleOf = <A>(state: WorkerState, held: Held, payload: A) =>
+  makeJob(state.queue, held.row, payload, {
+    heartbeat: (progress): Effect.Effect<void, SettleError> =>
+      Effect.suspend(() => {
+        if (held.phase !== "running" || held.stop !== undefined) return Effect.fail(leaseLost(held.row))
+        if (progress !== undefined) held.progress = progress
+        held.beat = true
+        state.beats.unsafeOpen()
+        return Effect.void
+      }),
+    onSettled: () => {
+      held.settledByHand = true
+    }
+  })
+
+/** Decodes and runs; what cannot be decoded ends as `Unreadable`. */
+const work = <A, I>(state: WorkerState, held: Held, schema: Schema.Schema<A, I>, dispatch: Dispatch<A>) =>
+  Effect.gen(function* () {
+    const payload = yield* decodePayload(schema, held.row.payload)
+    if (Either.isLeft(payload)) return new Unreadable(payload.left)
+    const handler = dispatch(payload.right)
+    if (handler === undefined) return new Unreadable("this worker has no handler for its tag")
+    const { handle } = yield* handleOf(state, held, payload.right)
+    yield* Effect.scoped(Effect.suspend(() => handler(handle)))
+    return undefined
+  }).pipe(Effect.annotateLogs({ queue: held.row.queue, job: held.row.id, attempt: held.row.attempt }))
+
+const ended = (state: WorkerState, held: Held, exit: Exit.Exit<Unreadable | undefined, unknown>, next: () => void) =>
+  Effect.gen(function* () {
+    held.fiber = undefined
+    if (held.phase === "stuck") {
+      // Given up before: it was settled as a failure then, and its slot freed
+      state.stuck--
+      state.room.unsafeOpen()
+      return
+    }
+    const monotonic = yield* state.clock.monotonic
+    const took = monotonic - held.startedAt
+    state.meanRun = state.meanRun === undefined ? took : state.meanRun * 0.9 + took * 0.1
+    state.running--
+    state.recent.push(jobRef(held.row))
+    const lost = held.phase === "lost"
+    held.phase = "settling"
+    next()
+    state.room.unsafeOpen()
+    if (lost) return forget(state, held)
+    const now = yield* databaseNow(state, held.row)
+    if (Exit.isSuccess(exit) && exit.value instanceof Unreadable) {
+      state.publish({ _tag: "Undecodable", job: jobRef(held.row), reason: exit.value.reason })
+      return offerSettle(state, held, Settlement.undecodable(held.row, now, exit.value.reason))
+    }
+    const { retry, timeoutMillis } = state.policy
+    const { settlement } = yield* decide({ row: held.row, exit, stop: held.stop, now, retry, timeoutMillis })
+    offerSettle(state, held, settlement)
+  }).pipe(
+    // A defect here would take the slot and the job with it
+    Effect.catchAllCause((cause) =>
+      Effect.zipRight(
+        Effect.logError(`queue ${held.row.queue}: job ${held.row.id} could not be settled`, cause),
+        Effect.sync(() => offerSettle(state, held, Settlement.givenBack(held.row, 1_000)))
+      )
+    )
+  )
+
+/**
+ * The whole life of a started job, for a fiber of its own that starts uninterruptible (so that an interrupt before its
+ * first step cannot lose the job); only the handler can be interrupted. `next` is called as soon as the slot is free.
+ */
+export const runJob = <A, I>(
+  state: WorkerState,
+  held: Held,
+  schema: Schema.Schema<A, I>,
+  dispatch: Dispatch<A>,
+  next: () => void
+) =>
+  Effect.gen(function* () {
+    held.startedAt = yield* state.clock.monotonic
+    arm(state, Math.min(held.startedAt + state.policy.timeoutMillis, held.deadline - state.policy.marginMillis))
+    state.publish({ _tag: "Started", job: jobRef(held.row) })
+    const exit = yield* Effect.exit(Effect.interruptible(work(state, held, schema, dispatch)))
+    yield* ended(state, held, exit, next)
+  })
+
+/** Interrupts a running handler, and says why. */
+export const stop = (state: WorkerState, held: Held, reason: Held["stop"], now: number): void => {
+  if (held.phase !== "running" || held.stop !== undefined) return
+  held.stop = reason
+  held.stuckAt = now + state.policy.stuckMillis
+  arm(state, held.stuckAt)
+  held.fiber?.unsafeInterruptAsFork(held.fiber.id())
+}
+
+/** The lease is gone: the handler is interrupted, and nothing of it will be written. */
+export const lose = (state: WorkerState, held: Held, now: number): void => {
+  const { phase } = held
+  if (phase === "lost" || phase === "stuck") return
+  state.counters.lost++
+  state.publish({ _tag: "LeaseLost", job: jobRef(held.row) })
+  if (phase === "buffered") {
+    state.buffer.splice(state.buffer.indexOf(held), 1)
+    return forget(state, held)
+  }
+  if (phase === "running") {
+    held.stuckAt = now + state.policy.stuckMillis
+    held.phase = "lost"
+    arm(state, held.stuckAt)
+    held.fiber?.unsafeInterruptAsFork(held.fiber.id())
+  }
+}

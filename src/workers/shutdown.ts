@@ -1,0 +1,55 @@
+/**
+ * Shutdown: no new claims, what was claimed ahead is handed back, handlers get the grace, then they are interrupted and
+ * their jobs released; what has ended is written. Each step has its own limit: it ends also when the database is gone
+ * or a handler ignores its interruption.
+ */
+import { Effect } from "effect"
+import { sleepMillis } from "../schedule/Polling.js"
+import * as Settlement from "../services/Settlement.js"
+import { offerSettle, type WorkerState } from "./held.js"
+import { stop } from "./runJob.js"
+
+/** After the grace: for finalizers, and for the last writes, each. */
+const lastMillis = 1_000
+
+const until = (state: WorkerState, done: () => boolean, millis: number) =>
+  Effect.gen(function* () {
+    const end = (yield* state.clock.monotonic) + millis
+    for (;;) {
+      if (done()) return
+      const left = end - (yield* state.clock.monotonic)
+      if (left <= 0) return
+      yield* state.room.close
+      yield* state.idle.close
+      if (done()) return
+      yield* Effect.raceFirst(Effect.raceFirst(state.room.await, state.idle.await), Effect.sleep(sleepMillis(left)))
+    }
+  })
+
+/** Where time is virtual nothing would end a wait: let fibers run instead. */
+const untilQuiet = (done: () => boolean) =>
+  Effect.repeat(Effect.yieldNow({ priority: 1 }), { until: done, times: 10_000 })
+
+export const handBack = (state: WorkerState): void => {
+  for (const held of state.buffer.splice(0)) offerSettle(state, held, Settlement.givenBack(held.row, 0))
+}
+
+export const drain = (state: WorkerState): Effect.Effect<void> =>
+  Effect.gen(function* () {
+    state.draining = true
+    state.state = "draining"
+    state.publish({ _tag: "Draining" })
+    state.room.unsafeOpen()
+    handBack(state)
+    const { virtual } = state.clock
+    const handlersDone = () => state.running === 0
+    const allDone = () =>
+      ![...state.held.values()].some((held) => held.phase === "settling" || held.phase === "running")
+    if (!virtual) yield* until(state, handlersDone, state.policy.graceMillis)
+    const now = yield* state.clock.monotonic
+    for (const held of state.held.values()) stop(state, held, "shutdown", now)
+    yield* virtual ? untilQuiet(handlersDone) : until(state, handlersDone, lastMillis)
+    yield* virtual ? untilQuiet(allDone) : until(state, allDone, lastMillis)
+    state.state = "stopped"
+    state.publish({ _tag: "Stopped" })
+  }).pipe(Effect.interruptible)

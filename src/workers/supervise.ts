@@ -1,0 +1,25 @@
+/**
+ * A supervised loop: a defect ends one round of it, never the loop.
+ */
+import { Cause, Effect } from "effect"
+import { reconnect } from "../schedule/Reconnect.js"
+
+/** Runs a loop that should never end; started again, by a Schedule, when it dies. Untraced. */
+export const supervise = (
+  name: string,
+  loop: Effect.Effect<never>,
+  died: (fiber: string, reason: string) => void
+): Effect.Effect<void> =>
+  Effect.sandbox(loop).pipe(
+    Effect.tapError((cause) =>
+      Cause.isInterruptedOnly(cause)
+        ? Effect.void
+        : Effect.zipRight(
+            Effect.sync(() => died(name, Cause.pretty(cause))),
+            Effect.catchAllCause(Effect.logError(`${name} died and is started again`, cause), () => Effect.void)
+          )
+    ),
+    Effect.retry({ schedule: reconnect, while: (cause) => !Cause.isInterruptedOnly(cause) }),
+    Effect.catchAll(() => Effect.void),
+    Effect.withTracerEnabled(false)
+  )
