@@ -1,0 +1,81 @@
+/**
+ * The engines under test: each a Layer of a fresh database. Under TestClock (`virtual`) rows are stamped by the test's
+ * clock on both engines, so that leases, delays and backoff follow `Testing.advance`.
+ */
+import { mkdtempSync, rmSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import type { SqlClient } from "@effect/sql"
+import { PgClient } from "@effect/sql-pg"
+import { SqliteClient } from "@effect/sql-sqlite-node"
+import { Duration, Effect, Layer, Redacted } from "effect"
+import { inject } from "vitest"
+import * as PollWake from "../../src/layers/Wake/PollWake.js"
+import * as Pg from "../../src/Pg.js"
+import * as Sqlite from "../../src/Sqlite.js"
+import { createDatabase } from "./postgres.js"
+
+export interface EngineOptions {
+  /** TestClock rules; wakes are this process's own. Default: real time, the engine's own wakes. */
+  readonly virtual?: boolean
+  /** No wake ever comes; the poll interval is short. */
+  readonly silent?: boolean
+  readonly sqlite?: Sqlite.Options
+  readonly postgres?: Pg.Options
+}
+
+export type EngineServices = Sqlite.Services | SqlClient.SqlClient
+
+export interface EngineUnderTest {
+  readonly name: string
+  readonly engine: "postgres" | "sqlite"
+  readonly layer: (options?: EngineOptions) => Layer.Layer<EngineServices, unknown>
+}
+
+const seams = ({ silent, virtual }: EngineOptions) => ({
+  ...(silent === true
+    ? { wake: PollWake.layerSilent(Duration.millis(virtual === true ? 1_000 : 50)) }
+    : virtual === true
+      ? { wake: PollWake.layerLocal(Duration.hours(1), "", true) }
+      : {}),
+  virtualTime: virtual === true
+})
+
+export const temporaryFile = Effect.acquireRelease(
+  Effect.sync(() => mkdtempSync(join(tmpdir(), "alkstore-test-"))),
+  (directory) => Effect.sync(() => rmSync(directory, { recursive: true, force: true }))
+).pipe(Effect.map((directory) => join(directory, "test.db")))
+
+const sqliteOn = (filename: string, options: EngineOptions) =>
+  Layer.provideMerge(
+    Sqlite.layerWith({ sweeper: options.virtual !== true, ...options.sqlite }, seams(options)),
+    SqliteClient.layer({ filename })
+  )
+
+export const sqliteFile: EngineUnderTest = {
+  name: "SQLite file",
+  engine: "sqlite",
+  layer: (options = {}) => Layer.unwrapScoped(Effect.map(temporaryFile, (filename) => sqliteOn(filename, options)))
+}
+
+export const sqliteMemory: EngineUnderTest = {
+  name: "SQLite memory",
+  engine: "sqlite",
+  layer: (options = {}) => sqliteOn(":memory:", options)
+}
+
+export const postgres: EngineUnderTest = {
+  name: "PostgreSQL",
+  engine: "postgres",
+  layer: (options = {}) =>
+    Layer.unwrapEffect(
+      Effect.map(
+        Effect.promise(() => createDatabase(inject("pgUrl"))),
+        (url) =>
+          Layer.provideMerge(
+            Pg.layerWith({ sweeper: options.virtual !== true, ...options.postgres }, { ...seams(options), processClock: options.virtual === true }),
+            PgClient.layer({ url: Redacted.make(url) })
+          )
+      )
+    )
+}
