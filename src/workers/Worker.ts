@@ -15,21 +15,22 @@ import {
   RuntimeFlags,
   type Schedule,
   type Scope,
-  Stream
+  type Stream
 } from "effect"
 import { outageRetry } from "../schedule/Polling.js"
-import { Clock } from "../services/Clock.js"
+import type { Clock } from "../services/Clock.js"
 import { type InvalidArgument, WorkerFailed } from "../services/Errors.js"
 import type { Job, JobFailure } from "../services/Job.js"
 import type { Definition } from "../services/Queue.js"
 import { Queue } from "../services/QueueStore.js"
-import { queueTopic, Wake } from "../services/Wake.js"
+import type { Wake } from "../services/Wake.js"
 import { acknowledger } from "./acknowledger.js"
 import { deadlines } from "./deadlines.js"
 import { fetcher, makeStarter } from "./fetcher.js"
 import type { WorkerState } from "./held.js"
 import { leaseKeeper, progressKeeper } from "./leaseKeeper.js"
-import { checkPolicy, type Policy } from "./policy.js"
+import { makeEvents, makeState } from "./makeState.js"
+import { checkPolicy } from "./policy.js"
 import type { Dispatch } from "./runJob.js"
 import { drain, handBack } from "./shutdown.js"
 import { healthOf, statusOf } from "./status.js"
@@ -131,63 +132,6 @@ const dispatchOf = <A, E, R>(options: Options<A, E, R>): ((payload: A) => Handle
   return (payload) => byTag.get(String((payload as { readonly _tag?: unknown })._tag))
 }
 
-const makeEvents = () => {
-  const readers = new Set<(event: WorkerEvent) => void>()
-  const events = Stream.asyncPush<WorkerEvent>(
-    (emit) => {
-      const read = (event: WorkerEvent) => void emit.single(event)
-      return Effect.acquireRelease(
-        Effect.sync(() => readers.add(read)),
-        () => Effect.sync(() => readers.delete(read))
-      )
-    },
-    { bufferSize: 10_000, strategy: "sliding" }
-  )
-  const publish = (event: WorkerEvent) => {
-    for (const read of readers) read(event)
-  }
-  return { events, publish }
-}
-
-const makeState = (queueName: string, workerId: string, policy: Policy, publish: (event: WorkerEvent) => void) =>
-  Effect.gen(function* () {
-    const wake = yield* Wake
-    const latch = () => Effect.unsafeMakeLatch(false)
-    return {
-      queueName,
-      workerId,
-      policy,
-      queue: yield* Queue,
-      clock: yield* Clock,
-      wake,
-      subscription: yield* wake.subscribe(queueTopic(queueName)),
-      held: new Map(),
-      buffer: [],
-      running: 0,
-      stuck: 0,
-      paused: false,
-      draining: false,
-      state: "running",
-      counters: { acked: 0, retried: 0, released: 0, dead: 0, lost: 0 },
-      meanRun: undefined,
-      lastClaim: undefined,
-      lastRenewal: undefined,
-      claimError: undefined,
-      renewalError: undefined,
-      room: latch(),
-      nudge: latch(),
-      rearm: latch(),
-      armedFor: Number.POSITIVE_INFINITY,
-      holding: latch(),
-      beats: latch(),
-      settles: latch(),
-      toSettle: [],
-      idle: latch(),
-      recent: [],
-      publish
-    } satisfies WorkerState as WorkerState
-  })
-
 const control = (state: WorkerState): Pick<Worker, "pause" | "resume"> => ({
   pause: Effect.sync(() => {
     if (state.state !== "running") return
@@ -262,7 +206,11 @@ const start = <A, I, E, R>(queue: Definition<A, I>, options: Options<A, E, R>) =
     yield* supervised("deadlines", deadlines(state, starter.start, fail))
     yield* Effect.addFinalizer(() => drain(state))
     yield* supervised("fetcher", defining(state, queue.maxCrashes, fetcher(state, starter)))
-    yield* Effect.addFinalizer(() => Effect.sync(() => void (state.draining = true)))
+    yield* Effect.addFinalizer(() =>
+      Effect.sync(() => {
+        state.draining = true
+      })
+    )
     return {
       queue: queue.name,
       id,

@@ -24,7 +24,7 @@ const conclude = (state: WorkerState, held: Held, outcome: SettleOutcome): void 
   }
   forget(state, held)
   // Settled by its own handler, or by a settle of ours whose answer was lost: not a loss
-  const known = held.settledByHand || (outcome === "gone" && held.sent)
+  const known = held.settledByHand || (held.sent && (outcome === "gone" || settlement._tag === "Return"))
   if (outcome !== "done" && !known) {
     state.counters.lost++
     state.publish({ _tag: "LeaseLost", job })
@@ -33,18 +33,21 @@ const conclude = (state: WorkerState, held: Held, outcome: SettleOutcome): void 
   switch (settlement._tag) {
     case "Ack":
       state.counters.acked++
-      return state.publish({ _tag: "Acked", job })
+      state.publish({ _tag: "Acked", job })
+      break
     case "Bury":
       state.counters.dead++
-      return state.publish({ _tag: "Died", job, reason: settlement.reason, error: errorsOf(settlement.history).at(-1) })
+      state.publish({ _tag: "Died", job, reason: settlement.reason, error: errorsOf(settlement.history).at(-1) })
+      break
     case "Return": {
       const delayMillis = settlement.delayMillis ?? 0
       if (settlement.attempt < held.row.attempt) {
         state.counters.released++
-        return state.publish({ _tag: "Released", job, delayMillis })
+        state.publish({ _tag: "Released", job, delayMillis })
+      } else {
+        state.counters.retried++
+        state.publish({ _tag: "Retried", job, delayMillis, error: errorsOf(settlement.history).at(-1) })
       }
-      state.counters.retried++
-      return state.publish({ _tag: "Retried", job, delayMillis, error: errorsOf(settlement.history).at(-1) })
     }
   }
 }
@@ -69,7 +72,9 @@ const settle = (state: WorkerState, batch: ReadonlyArray<Held>, settlements: Rea
       })
     ),
     Effect.tap((outcomes) =>
-      Effect.sync(() => batch.forEach((held, index) => conclude(state, held, outcomes[index] ?? "lost")))
+      Effect.sync(() => {
+        for (const [index, held] of batch.entries()) conclude(state, held, outcomes[index] ?? "lost")
+      })
     )
   )
 

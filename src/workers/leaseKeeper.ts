@@ -35,16 +35,18 @@ const renew = (state: WorkerState, batch: ReadonlyArray<Held>) =>
       return { id: held.row.id, token: held.row.token, visibilityMillis: state.policy.visibilityMillis, progress }
     })
     const outcomes = yield* Effect.tapError(state.queue.renew(renewals), () =>
-      Effect.sync(() =>
-        batch.forEach((held, index) => {
-          held.progress ??= renewals[index]?.progress
-        })
-      )
+      Effect.sync(() => {
+        for (const [index, held] of batch.entries()) held.progress ??= renewals[index]?.progress
+      })
     )
     const now = yield* state.clock.monotonic
     state.lastRenewal = now
     state.renewalError = undefined
-    batch.forEach((held, index) => note(state, held, outcomes[index] ?? "busy", sentAt, now))
+    for (const [index, held] of batch.entries()) {
+      const outcome = outcomes[index] ?? "busy"
+      if (outcome === "busy") held.progress ??= renewals[index]?.progress
+      note(state, held, outcome, sentAt, now)
+    }
   })
 
 const renewAll = (state: WorkerState, wanted: (held: Held) => boolean) =>

@@ -118,9 +118,8 @@ export const lose = (state: WorkerState, held: Held, now: number): void => {
   state.publish({ _tag: "LeaseLost", job: jobRef(held.row) })
   if (phase === "buffered") {
     state.buffer.splice(state.buffer.indexOf(held), 1)
-    return forget(state, held)
-  }
-  if (phase === "running") {
+    forget(state, held)
+  } else if (phase === "running") {
     held.stuckAt = now + state.policy.stuckMillis
     held.phase = "lost"
     arm(state, held.stuckAt)

@@ -64,7 +64,11 @@ const make = (db: Database) =>
       Effect.suspend(() => {
         let taken: Option.Option<LockLease> = Option.none()
         const attempt = Effect.uninterruptible(
-          Effect.tap(take(request), (result) => Effect.sync(() => void (taken = result)))
+          Effect.tap(take(request), (result) =>
+            Effect.sync(() => {
+              taken = result
+            })
+          )
         )
         const giveBack = Effect.suspend(() => (Option.isSome(taken) ? Effect.either(free(taken.value)) : Effect.void))
         return Effect.onInterrupt(Effect.scoped(untilTaken(request, attempt)), () => giveBack)

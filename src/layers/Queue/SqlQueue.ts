@@ -14,27 +14,14 @@ import {
   type Service,
   type SweepResult
 } from "../../services/QueueStore.js"
-import { lapsed, type Settlement } from "../../services/Settlement.js"
 import { queueTopic, Wake } from "../../services/Wake.js"
 import { type Database, detached, type Verb } from "../Database/Database.js"
-import { type Statement, statement } from "../engine.js"
 import { connecting } from "../storeError.js"
-import * as claimVerb from "./statements/claim.js"
-import { define } from "./statements/define.js"
-import { enqueue } from "./statements/enqueue.js"
-import { list } from "./statements/list.js"
-import { renew } from "./statements/renew.js"
+import { moveLapsed, page } from "./moveLapsed.js"
+import type { Claimed } from "./statements/claim.js"
 import { claimedRow, int } from "./statements/rows.js"
-import { settle } from "./statements/settle.js"
-import { fromStart, sweep } from "./statements/sweep.js"
-
-export interface SqlQueueOptions {
-  /** Send a NOTIFY with what makes work visible (PostgreSQL). */
-  readonly notify: boolean
-}
-
-/** Rows per statement of a sweep. */
-const page = 500
+import { type Cursor, fromStart } from "./statements/sweep.js"
+import { makeVerbs, type SqlQueueOptions, type Verbs } from "./verbs.js"
 
 /** Rounds of moving spent rows out of the way within one claim. */
 const maxRounds = 10
@@ -45,71 +32,6 @@ const isUncertain = (error: StoreError): boolean => {
   const code = (error.cause as { code?: unknown } | undefined)?.code
   return error.reason === "connection" || (error.reason === "timeout" && typeof code !== "string")
 }
-
-const moveLapsed =
-  (
-    verbs: Verbs,
-    queue: string,
-    after: typeof fromStart
-  ): Verb<{ readonly cursor: typeof fromStart | undefined; readonly recovered: number; readonly crashed: number }> =>
-  (session) =>
-    Effect.gen(function* () {
-      const [clock] = yield* session.execute(verbs.present, {})
-      const rows = yield* verbs.sweep.lapsed(session, queue, after, page)
-      if (rows.length === 0) return { cursor: undefined, recovered: 0, crashed: 0 }
-      const settlements = rows.map((row) => lapsed(row, int(clock?.now)))
-      const options = { skipLocked: true, lapsedOnly: true }
-      // One row that cannot be written never stops the rest: a page that fails is done row by row
-      const outcomes = yield* verbs.settle(session, queue, settlements, options).pipe(
-        Effect.catchIf(
-          (error) => !error.retryable && !session.joined,
-          () =>
-            Effect.forEach(settlements, (settlement) =>
-              verbs.settle(session, queue, [settlement], options).pipe(
-                Effect.map(([outcome]) => outcome),
-                Effect.catchIf(
-                  (error) => !error.retryable,
-                  (error) =>
-                    Effect.as(
-                      Effect.logWarning(`sweep: job ${settlement.id} of queue ${queue} could not be moved`, error),
-                      undefined
-                    )
-                )
-              )
-            )
-        )
-      )
-      const last = rows[rows.length - 1]
-      const done = (tag: Settlement["_tag"]) =>
-        settlements.filter((s, index) => s._tag === tag && outcomes[index] === "done").length
-      return {
-        cursor: rows.length < page || last === undefined ? undefined : { at: last.deadline, id: last.id },
-        recovered: done("Return"),
-        crashed: done("Bury")
-      }
-    })
-
-interface Verbs {
-  readonly present: Statement
-  readonly define: ReturnType<(typeof define)["postgres"]>
-  readonly enqueue: ReturnType<(typeof enqueue)["postgres"]>
-  readonly claim: ReturnType<(typeof claimVerb.claim)["postgres"]>
-  readonly settle: ReturnType<(typeof settle)["postgres"]>
-  readonly renew: ReturnType<(typeof renew)["postgres"]>
-  readonly sweep: ReturnType<(typeof sweep)["postgres"]>
-  readonly list: ReturnType<(typeof list)["postgres"]>
-}
-
-const makeVerbs = ({ names }: Database, { notify }: SqlQueueOptions): Verbs => ({
-  present: statement(names, "present", `SELECT ${names.now} AS now`),
-  define: define[names.engine](names),
-  enqueue: enqueue[names.engine](names, notify),
-  claim: claimVerb.claim[names.engine](names),
-  settle: settle[names.engine](names, notify),
-  renew: renew[names.engine](names),
-  sweep: sweep[names.engine](names),
-  list: list[names.engine](names)
-})
 
 /** An `expires` instant at or before the job's due time is refused: only the database knows its own now. */
 const checkExpiry =
@@ -196,7 +118,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
     }
 
     /** Moves one page of what a claim met and could not take. */
-    const clear = (queue: string, met: claimVerb.Claimed) =>
+    const clear = (queue: string, met: Claimed) =>
       Effect.gen(function* () {
         if (met.expired > 0) yield* db.joined("write", "sweep", (session) => verbs.sweep.expire(session, queue, page))
         if (!met.lapsed) return
@@ -205,7 +127,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       })
 
     const claimOnce = (request: ClaimRequest) => {
-      const verb: Verb<claimVerb.Claimed> = (session) => verbs.claim(session, request)
+      const verb: Verb<Claimed> = (session) => verbs.claim(session, request)
       if (db.names.engine === "postgres") return db.joined("write", "claim", verb)
       return Effect.flatMap(db.joins, (joins) =>
         joins
@@ -281,9 +203,9 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const sweepLeases = (queue: string, result: { recovered: number; crashed: number }) =>
       Effect.gen(function* () {
         let recovered = 0
-        let cursor: typeof fromStart | undefined = fromStart
+        let cursor: Cursor | undefined = fromStart
         while (cursor !== undefined) {
-          const after: typeof fromStart = cursor
+          const after: Cursor = cursor
           const found = yield* db.apart("read", "sweep", (session) => verbs.sweep.lapsed(session, queue, after, 1))
           if (found.length === 0) break
           const moved = yield* db.apart("write", "sweep", moveLapsed(verbs, queue, after))

@@ -1,0 +1,67 @@
+/**
+ * The beginning of a worker's state, and the stream of its events.
+ */
+import { Effect, Stream } from "effect"
+import { Clock } from "../services/Clock.js"
+import { Queue } from "../services/QueueStore.js"
+import { queueTopic, Wake } from "../services/Wake.js"
+import type { WorkerState } from "./held.js"
+import type { Policy } from "./policy.js"
+import type { WorkerEvent } from "./WorkerEvent.js"
+
+export const makeEvents = () => {
+  const readers = new Set<(event: WorkerEvent) => void>()
+  const events = Stream.asyncPush<WorkerEvent>(
+    (emit) => {
+      const read = (event: WorkerEvent) => void emit.single(event)
+      return Effect.acquireRelease(
+        Effect.sync(() => readers.add(read)),
+        () => Effect.sync(() => readers.delete(read))
+      )
+    },
+    { bufferSize: 10_000, strategy: "sliding" }
+  )
+  const publish = (event: WorkerEvent) => {
+    for (const read of readers) read(event)
+  }
+  return { events, publish }
+}
+
+export const makeState = (queueName: string, workerId: string, policy: Policy, publish: (event: WorkerEvent) => void) =>
+  Effect.gen(function* () {
+    const wake = yield* Wake
+    const latch = () => Effect.unsafeMakeLatch(false)
+    return {
+      queueName,
+      workerId,
+      policy,
+      queue: yield* Queue,
+      clock: yield* Clock,
+      wake,
+      subscription: yield* wake.subscribe(queueTopic(queueName)),
+      held: new Map(),
+      buffer: [],
+      running: 0,
+      stuck: 0,
+      paused: false,
+      draining: false,
+      state: "running",
+      counters: { acked: 0, retried: 0, released: 0, dead: 0, lost: 0 },
+      meanRun: undefined,
+      lastClaim: undefined,
+      lastRenewal: undefined,
+      claimError: undefined,
+      renewalError: undefined,
+      room: latch(),
+      nudge: latch(),
+      rearm: latch(),
+      armedFor: Number.POSITIVE_INFINITY,
+      holding: latch(),
+      beats: latch(),
+      settles: latch(),
+      toSettle: [],
+      idle: latch(),
+      recent: [],
+      publish
+    } satisfies WorkerState as WorkerState
+  })
