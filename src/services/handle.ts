@@ -63,14 +63,12 @@ export interface Hooks {
 /** The handle and, for whoever claimed, what to do with a payload that cannot be decoded. */
 export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: A, hooks: Hooks = {}) =>
   Effect.sync(() => {
-    const settle = (settlement: Settlement.Settlement): Effect.Effect<void, SettleError> =>
-      queue
-        .settle(row.queue, [settlement])
-        .pipe(
-          Effect.flatMap(([outcome]) =>
-            outcome === "done" ? Effect.sync(() => hooks.onSettled?.()) : Effect.fail(leaseLost(row))
-          )
+    const settle = (settlement: () => Settlement.Settlement): Effect.Effect<void, SettleError> =>
+      Effect.suspend(() =>
+        Effect.flatMap(queue.settle(row.queue, [settlement()]), ([outcome]) =>
+          outcome === "done" ? Effect.sync(() => hooks.onSettled?.()) : Effect.fail(leaseLost(row))
         )
+      )
     const now = Effect.map(queue.monotonic, (at) => row.claimedAt + at - row.claimedMonotonic)
     const lease = {
       queue: row.queue,
@@ -88,15 +86,15 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
       ...jobInfo(row),
       payload,
       lease,
-      ack: settle({ _tag: "Ack", id: row.id, token: row.token }),
+      ack: settle(() => ({ _tag: "Ack", id: row.id, token: row.token })),
       retry: (options = {}) =>
         Effect.flatMap(delayed("delay", options.delay, Settlement.defaultDelayMillis(row.failures + 1)), (delay) =>
-          Effect.flatMap(now, (at) => settle(Settlement.failed(row, error(at, options.error), delay)))
+          Effect.flatMap(now, (at) => settle(() => Settlement.failed(row, error(at, options.error), delay)))
         ),
-      fail: (value) => Effect.flatMap(now, (at) => settle(Settlement.fatal(row, error(at, value)))),
-      release: settle(Settlement.givenBack(row, 0)),
+      fail: (value) => Effect.flatMap(now, (at) => settle(() => Settlement.fatal(row, error(at, value)))),
+      release: settle(() => Settlement.givenBack(row, 0)),
       snooze: (delay) =>
-        Effect.flatMap(checkDuration("delay", delay), (millis) => settle(Settlement.givenBack(row, millis))),
+        Effect.flatMap(checkDuration("delay", delay), (millis) => settle(() => Settlement.givenBack(row, millis))),
       heartbeat: (progress) =>
         Effect.flatMap(checkProgress(progress), (text) => {
           if (hooks.heartbeat !== undefined) return hooks.heartbeat(text)

@@ -127,9 +127,11 @@ export const acknowledger = (state: WorkerState): Effect.Effect<never> =>
       if (state.toSettle.length === 0) yield* state.settles.await
     }
     const batch = state.toSettle.splice(0, batchSize)
-    yield* Effect.onInterrupt(flush(state, batch), () =>
-      Effect.sync(() => void state.toSettle.unshift(...batch.filter((held) => state.held.has(held.row.token))))
+    // Interrupted or dead of a defect: what is not concluded is still to be settled
+    const putBack = Effect.sync(
+      () => void state.toSettle.unshift(...batch.filter((held) => state.held.get(held.row.token) === held))
     )
+    yield* Effect.onError(flush(state, batch), () => putBack)
     // What came back is locked by somebody at this moment: leave it a little
     if (state.toSettle.length > 0 && state.toSettle.every((held) => batch.includes(held)))
       yield* Effect.sleep(lockedRetryMillis)

@@ -12,6 +12,9 @@ import { type Dispatch, runJob } from "./runJob.js"
 /** As many as the handlers clear in this time are claimed ahead of them. */
 const aheadMillis = 250
 
+/** What is claimed ahead is at most about so many characters of payload: big jobs must not fill the memory. */
+const aheadSize = 16 * 1024 * 1024
+
 /** While enough jobs are ready, lapsed leases are looked for this often. */
 const probeMillis = 1_000
 
@@ -41,7 +44,8 @@ export const makeStarter = <A, I>(
 const prefetch = (state: WorkerState): number => {
   const { concurrency, maxPrefetch } = state.policy
   if (state.meanRun === undefined) return 0
-  return Math.min(maxPrefetch, Math.floor((aheadMillis * concurrency) / Math.max(state.meanRun, 0.01)))
+  const cleared = Math.floor((aheadMillis * concurrency) / Math.max(state.meanRun, 0.01))
+  return Math.min(maxPrefetch, cleared, Math.floor(aheadSize / Math.max(1, state.meanSize)))
 }
 
 /** How much there is room for: free slots, and what may be claimed ahead of them. */
@@ -58,6 +62,7 @@ const room = (state: WorkerState) => {
 const take = (state: WorkerState, starter: Starter, result: ClaimResult): void => {
   for (const row of result.jobs) {
     const held = makeHeld(row)
+    state.meanSize = state.meanSize * 0.9 + row.payload.length * 0.1
     state.held.set(row.token, held)
     if (state.paused || state.draining) offerSettle(state, held, Settlement.givenBack(row, 0))
     else state.buffer.push(held)

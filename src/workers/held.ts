@@ -60,6 +60,8 @@ export interface WorkerState {
   readonly counters: Counters
   /** Mean run time of a handler, in milliseconds; undefined until one has ended. */
   meanRun: number | undefined
+  /** Mean size of a payload, in characters. */
+  meanSize: number
   lastClaim: number | undefined
   lastRenewal: number | undefined
   claimError: string | undefined

@@ -48,6 +48,7 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       state: "running",
       counters: { acked: 0, retried: 0, released: 0, dead: 0, lost: 0 },
       meanRun: undefined,
+      meanSize: 0,
       lastClaim: undefined,
       lastRenewal: undefined,
       claimError: undefined,

@@ -31,12 +31,28 @@ export interface SqliteSettings {
   readonly synchronous: "NORMAL" | "FULL" | "EXTRA" | "OFF"
 }
 
+/**
+ * The client caches failed preparations as well as good ones: a statement that met a missing table once would fail for
+ * ten minutes after it came back. A new generation makes every text a new one.
+ */
+let generation = 0
+
 const run = (
   connection: Connection,
   text: string,
   parameters?: object
 ): Effect.Effect<ReadonlyArray<Row>, SqlError.SqlError> =>
-  connection.execute(text, parameters === undefined ? [] : [parameters], undefined)
+  Effect.tapError(
+    connection.execute(
+      generation === 0 ? text : `${text} -- ${generation}`,
+      parameters === undefined ? [] : [parameters],
+      undefined
+    ),
+    (error) =>
+      Effect.sync(() => {
+        if (error.message.startsWith("Failed to prepare")) generation++
+      })
+  )
 
 export const makeSqliteDatabase = (
   sql: SqlClient.SqlClient,

@@ -15,7 +15,7 @@ type Enqueue = (
 ) => (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) => Effect.Effect<ReadonlyArray<Receipt>, StoreError>
 
 /** Jobs per statement: bounds what is in memory on both sides. */
-const chunkSize = 5_000
+export const chunkSize = 5_000
 
 const added = (id: number, dueAt: number, now: number): Receipt => ({
   id,
