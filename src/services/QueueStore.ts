@@ -104,13 +104,13 @@ export interface Renewal {
 }
 
 /**
- * `renewed`; `lost`: the lease is not this token's any more; `busy`: the row is locked by somebody at this moment,
+ * `renewed`; `gone`: there is no such live job any more; `lost`: it is live, but not under this token; `busy`: the row is locked by somebody at this moment,
  * the lease stands as it was; `cancelled`: renewed, but the job is to be cancelled.
  *
  * @since 0.1.0
  * @category models
  */
-export type RenewOutcome = "renewed" | "lost" | "busy" | "cancelled"
+export type RenewOutcome = "renewed" | "gone" | "lost" | "busy" | "cancelled"
 
 /**
  * A live job, as it stands in the database.

@@ -52,17 +52,17 @@ export interface Service {
 export class Wake extends Context.Tag("alkstore/Wake")<Wake, Service>() {}
 
 /**
- * The topic of a queue's wakes.
+ * The topic of a queue's wakes: its name. It is also what a notification carries.
  *
  * @since 0.1.0
  * @category constructors
  */
-export const queueTopic = (queue: string): string => `q:${queue}`
+export const queueTopic = (queue: string): string => queue
 
 /**
- * The topic of a named lock's wakes.
+ * The topic of a named lock's wakes: no queue can have such a name.
  *
  * @since 0.1.0
  * @category constructors
  */
-export const lockTopic = (lock: string): string => `l:${lock}`
+export const lockTopic = (lock: string): string => `#${lock}`

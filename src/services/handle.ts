@@ -57,18 +57,19 @@ export const leaseLost = (row: Settlement.ClaimedRow): LeaseLost =>
 /** A worker's say in a handle: how heartbeats are done, and what it learns of settles by hand. */
 export interface Hooks {
   readonly heartbeat?: (progress: string | undefined) => Effect.Effect<void, SettleError>
-  readonly onSettled?: () => void
+  readonly onSettled?: (settlement: Settlement.Settlement) => void
 }
 
 /** The handle and, for whoever claimed, what to do with a payload that cannot be decoded. */
 export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: A, hooks: Hooks = {}) =>
   Effect.sync(() => {
     const settle = (settlement: () => Settlement.Settlement): Effect.Effect<void, SettleError> =>
-      Effect.suspend(() =>
-        Effect.flatMap(queue.settle(row.queue, [settlement()]), ([outcome]) =>
-          outcome === "done" ? Effect.sync(() => hooks.onSettled?.()) : Effect.fail(leaseLost(row))
+      Effect.suspend(() => {
+        const wanted = settlement()
+        return Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) =>
+          outcome === "done" ? Effect.sync(() => hooks.onSettled?.(wanted)) : Effect.fail(leaseLost(row))
         )
-      )
+      })
     const now = Effect.map(queue.monotonic, (at) => row.claimedAt + at - row.claimedMonotonic)
     const lease = {
       queue: row.queue,
@@ -100,7 +101,11 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
           if (hooks.heartbeat !== undefined) return hooks.heartbeat(text)
           return queue
             .renew([{ id: row.id, token: row.token, visibilityMillis: row.visibilityMillis, progress: text }])
-            .pipe(Effect.flatMap(([outcome]) => (outcome === "lost" ? Effect.fail(leaseLost(row)) : Effect.void)))
+            .pipe(
+              Effect.flatMap(([outcome]) =>
+                outcome === "lost" || outcome === "gone" ? Effect.fail(leaseLost(row)) : Effect.void
+              )
+            )
         })
     }
     return {

@@ -14,9 +14,12 @@ const batchSize = 500
 
 const lockedRetryMillis = 20
 
+/** Whether a settle that may have been written before is why this one found the job gone, or somebody else's. */
+const explains = (before: Settlement | undefined, outcome: SettleOutcome): boolean =>
+  before !== undefined && (outcome === "gone" || (outcome === "lost" && before._tag === "Return"))
+
 /** What became of a settle, in the worker's books. */
 const conclude = (state: WorkerState, held: Held, outcome: SettleOutcome): void => {
-  const settlement = held.settlement as Settlement
   const job = jobRef(held.row)
   if (outcome === "busy") {
     state.toSettle.push(held)
@@ -24,12 +27,13 @@ const conclude = (state: WorkerState, held: Held, outcome: SettleOutcome): void 
   }
   forget(state, held)
   // Settled by its own handler, or by a settle of ours whose answer was lost: not a loss
-  const known = held.settledByHand || (held.sent && (outcome === "gone" || settlement._tag === "Return"))
-  if (outcome !== "done" && !known) {
+  const known = [held.settledByHand, held.sent ? held.settlement : undefined].find((s) => explains(s, outcome))
+  if (outcome !== "done" && known === undefined) {
     state.counters.lost++
     state.publish({ _tag: "LeaseLost", job })
     return
   }
+  const settlement = known ?? (held.settlement as Settlement)
   switch (settlement._tag) {
     case "Ack":
       state.counters.acked++

@@ -26,8 +26,8 @@ export interface Held {
   /** Progress that is not written yet. */
   progress: string | undefined
   beat: boolean
-  /** The handler settled the job itself; perhaps in a transaction. */
-  settledByHand: boolean
+  /** How the handler settled the job itself; perhaps in a transaction that was rolled back since. */
+  settledByHand: Settlement | undefined
   settlement: Settlement | undefined
   /** A settle was sent and its answer lost: finding the job gone means that it was done. */
   sent: boolean
@@ -105,7 +105,7 @@ export const makeHeld = (row: ClaimedRow): Held => ({
   stuckAt: Number.POSITIVE_INFINITY,
   progress: undefined,
   beat: false,
-  settledByHand: false,
+  settledByHand: undefined,
   settlement: undefined,
   sent: false
 })

@@ -15,9 +15,10 @@ const batchSize = 1_000
 const blockedMillis = 1_000
 
 const note = (state: WorkerState, held: Held, outcome: RenewOutcome, sentAt: number, now: number): void => {
-  if (outcome === "lost") {
+  if (outcome === "lost" || outcome === "gone") {
     // A job that its handler has settled is no loss, and one that is being settled learns it there
-    if (!held.settledByHand && held.phase !== "settling") lose(state, held, now)
+    const byHand = held.settledByHand !== undefined && (outcome === "gone" || held.settledByHand._tag === "Return")
+    if (!byHand && held.phase !== "settling") lose(state, held, now)
     return
   }
   if (outcome === "busy") return

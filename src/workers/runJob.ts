@@ -28,8 +28,8 @@ const handleOf = <A>(state: WorkerState, held: Held, payload: A) =>
         state.beats.unsafeOpen()
         return Effect.void
       }),
-    onSettled: () => {
-      held.settledByHand = true
+    onSettled: (settlement) => {
+      held.settledByHand = settlement
     }
   })
 

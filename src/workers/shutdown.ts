@@ -9,7 +9,7 @@ import * as Settlement from "../services/Settlement.js"
 import { offerSettle, type WorkerState } from "./held.js"
 import { stop } from "./runJob.js"
 
-/** After the grace: for finalizers, and for the last writes, each. */
+/** After the grace: for finalizers and the last writes. */
 const lastMillis = 1_000
 
 const until = (state: WorkerState, done: () => boolean, millis: number) =>
@@ -42,14 +42,11 @@ export const drain = (state: WorkerState): Effect.Effect<void> =>
     state.room.unsafeOpen()
     handBack(state)
     const { virtual } = state.clock
-    const handlersDone = () => state.running === 0
-    const allDone = () =>
-      ![...state.held.values()].some((held) => held.phase === "settling" || held.phase === "running")
-    if (!virtual) yield* until(state, handlersDone, state.policy.graceMillis)
+    const done = () => ![...state.held.values()].some(({ phase }) => phase === "running" || phase === "settling")
+    if (!virtual) yield* until(state, done, state.policy.graceMillis)
     const now = yield* state.clock.monotonic
     for (const held of state.held.values()) stop(state, held, "shutdown", now)
-    yield* virtual ? untilQuiet(handlersDone) : until(state, handlersDone, lastMillis)
-    yield* virtual ? untilQuiet(allDone) : until(state, allDone, lastMillis)
+    yield* virtual ? untilQuiet(done) : until(state, done, lastMillis)
     state.state = "stopped"
     state.publish({ _tag: "Stopped" })
   }).pipe(Effect.interruptible)

@@ -22,7 +22,7 @@ const outcomes = (
   return renewals.map(({ id, token }) => {
     const cancelled = done.get(id)
     if (cancelled !== undefined) return cancelled ? "cancelled" : "renewed"
-    return tokens.get(id) === token ? "busy" : "lost"
+    return !tokens.has(id) ? "gone" : tokens.get(id) === token ? "busy" : "lost"
   })
 }
 
@@ -64,18 +64,18 @@ const sqlite: Renew = (n) => {
     `UPDATE ${n.jobs} SET visible_at = ${n.now} + :visibility, visibility_ms = :visibility, progress = coalesce(:progress, progress)
     WHERE id = :id AND token = :token RETURNING id, cancel_requested_at`
   )
+  const look = statement(n, "renew_look", `SELECT id, token FROM ${n.jobs} WHERE id = :id`)
   return (session, renewals) =>
-    Effect.map(
-      Effect.forEach(renewals, (r) =>
-        session.execute(renew, {
-          id: r.id,
-          token: r.token,
-          visibility: r.visibilityMillis,
-          progress: r.progress ?? null
-        })
-      ),
-      (rows) => outcomes(renewals, rows.flat(), [])
-    )
+    Effect.gen(function* () {
+      const renewed: Array<Row> = []
+      const left: Array<Row> = []
+      for (const { id, progress = null, token, visibilityMillis: visibility } of renewals) {
+        const rows = yield* session.execute(renew, { id, token, visibility, progress })
+        renewed.push(...rows)
+        if (rows.length === 0) left.push(...(yield* session.execute(look, { id })))
+      }
+      return outcomes(renewals, renewed, left)
+    })
 }
 
 export const renew: PerEngine<Renew> = { postgres, sqlite }
