@@ -19,7 +19,7 @@ import { type Database, detached, type Verb } from "../Database/Database.js"
 import { connecting } from "../storeError.js"
 import { moveLapsed, page } from "./moveLapsed.js"
 import type { Claimed } from "./statements/claim.js"
-import { chunkSize } from "./statements/enqueue.js"
+import { needsTransaction } from "./statements/enqueue.js"
 import { claimedRow, int } from "./statements/rows.js"
 import { type Cursor, fromStart } from "./statements/sweep.js"
 import { makeVerbs, type SqlQueueOptions, type Verbs } from "./verbs.js"
@@ -94,7 +94,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
 
     const enqueueJobs: Service["enqueue"] = (queue, jobs) => {
       if (jobs.length === 0) return Effect.succeed([])
-      const whole = jobs.length > chunkSize || (jobs.length > 1 && jobs.some((job) => job.dedupeKey !== null))
+      const whole = needsTransaction(jobs)
       const verb: Verb<InvalidArgument | ReadonlyArray<Receipt>> = (session) =>
         Effect.flatMap(
           checkExpiry(verbs, jobs)(session),

@@ -14,8 +14,23 @@ type Enqueue = (
   notify: boolean
 ) => (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) => Effect.Effect<ReadonlyArray<Receipt>, StoreError>
 
-/** Jobs per statement: bounds what is in memory on both sides. */
-export const chunkSize = 5_000
+/** What one statement takes: bounds what is in memory on both sides. */
+const chunkJobs = 5_000
+const chunkCharacters = 16 * 1024 * 1024
+
+/** How many of the jobs, at least one, go into the next statement. */
+const chunkOf = (jobs: ReadonlyArray<NewJob>): number => {
+  let characters = 0
+  const end = jobs.findIndex((job, index) => {
+    characters += job.payload.length
+    return index > 0 && (index >= chunkJobs || characters > chunkCharacters)
+  })
+  return end === -1 ? jobs.length : end
+}
+
+/** Whether the jobs may take more than one statement on PostgreSQL, and so a transaction to be whole. */
+export const needsTransaction = (jobs: ReadonlyArray<NewJob>): boolean =>
+  jobs.length > 1 && (jobs.some((job) => job.dedupeKey !== null) || chunkOf(jobs) < jobs.length)
 
 const added = (id: number, dueAt: number, now: number): Receipt => ({
   id,
@@ -52,7 +67,7 @@ const postgres: Enqueue = (n, notify) => {
     ), added AS (
       INSERT INTO ${n.jobs} (id, ${columns})
       SELECT id, :queue, payload, priority, 0, max_attempts, now, due, due, coalesce(expires_at, due + expires_ms), expires_ms, dedupe_key, headers
-      FROM input WHERE dedupe_key IS NULL OR id = ANY (ARRAY(SELECT job_id FROM keys))
+      FROM input WHERE dedupe_key IS NULL OR id IN (SELECT job_id FROM keys)
       RETURNING id
     )${notify ? `, note AS MATERIALIZED (SELECT pg_notify(:channel, :topic) FROM (SELECT 1 FROM added LIMIT 1) AS one)` : ""}
     SELECT i.n, i.id, i.due, i.now${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM input i JOIN added a USING (id)`
@@ -89,8 +104,9 @@ const postgres: Enqueue = (n, notify) => {
       const receipts = new Array<Receipt | undefined>(jobs.length)
       let missing = jobs.map((_, index) => index)
       while (missing.length > 0) {
-        const round = missing.slice(0, chunkSize)
-        const rest = missing.slice(chunkSize)
+        const size = chunkOf(missing.map((index) => jobs[index] as NewJob))
+        const round = missing.slice(0, size)
+        const rest = missing.slice(size)
         const rows = yield* session.execute(
           insert,
           parameters(
