@@ -87,48 +87,32 @@ const quote = (name: string): string => `"${name.replaceAll('"', '""')}"`
  */
 const serverNow = "floor(extract(epoch from statement_timestamp()) * 1000)::bigint"
 
-export const postgresNames = (schema: string, source: "database" | "process"): Names => {
-  const name = (table: string) => `${quote(schema)}.${quote(table)}`
-  return {
-    engine: "postgres",
-    namespace: schema,
-    schema: quote(schema),
-    jobs: name("jobs"),
-    deadLetters: name("dead_letters"),
-    completedJobs: name("completed_jobs"),
-    dedupeKeys: name("dedupe_keys"),
-    lanes: name("lanes"),
-    queues: name("queues"),
-    locks: name("locks"),
-    migrations: name("migrations"),
-    tokens: name("tokens"),
-    jobIds: name("job_ids"),
-    index: (index) => quote(index),
-    now: source === "database" ? serverNow : ":now::bigint",
-    channel: channelOf(schema)
-  }
-}
+const tablesOf = (name: (table: string) => string) => ({
+  jobs: name("jobs"),
+  deadLetters: name("dead_letters"),
+  completedJobs: name("completed_jobs"),
+  dedupeKeys: name("dedupe_keys"),
+  lanes: name("lanes"),
+  queues: name("queues"),
+  locks: name("locks"),
+  migrations: name("migrations"),
+  tokens: name("tokens"),
+  jobIds: name("job_ids")
+})
+
+export const postgresNames = (schema: string, source: "database" | "process"): Names => ({
+  engine: "postgres",
+  namespace: schema,
+  schema: quote(schema),
+  ...tablesOf((table) => `${quote(schema)}.${quote(table)}`),
+  index: quote,
+  now: source === "database" ? serverNow : ":now::bigint",
+  channel: channelOf(schema)
+})
 
 export const sqliteNames = (prefix: string): Names => {
   const name = (table: string) => quote(`${prefix}${table}`)
-  return {
-    engine: "sqlite",
-    namespace: prefix,
-    schema: "",
-    jobs: name("jobs"),
-    deadLetters: name("dead_letters"),
-    completedJobs: name("completed_jobs"),
-    dedupeKeys: name("dedupe_keys"),
-    lanes: name("lanes"),
-    queues: name("queues"),
-    locks: name("locks"),
-    migrations: name("migrations"),
-    tokens: name("tokens"),
-    jobIds: "",
-    index: (index) => name(index),
-    now: ":now",
-    channel: ""
-  }
+  return { engine: "sqlite", namespace: prefix, schema: "", ...tablesOf(name), index: name, now: ":now", channel: "" }
 }
 
 /** `__alkstore_` and the schema, which is at most 52 bytes: channel names are at most 63. */

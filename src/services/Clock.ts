@@ -22,10 +22,10 @@ export interface Service {
   /** Milliseconds on a clock that only moves forward; for measuring how much of a lease is left. */
   readonly monotonic: Effect.Effect<number>
   /**
-   * The longest time in milliseconds for which the event loop of this process stood still since the last call;
-   * 0 where it cannot be measured.
+   * The longest time in milliseconds for which the event loop of this process stood still since a mark (0 at first),
+   * and the mark for the next call; 0 where it cannot be measured.
    */
-  readonly stall: Effect.Effect<number>
+  readonly stall: (since: number) => Effect.Effect<{ readonly millis: number; readonly mark: number }>
 }
 
 /**

@@ -4,23 +4,11 @@
  *
  * @since 0.1.0
  */
-import {
-  Deferred,
-  type Duration,
-  Effect,
-  Fiber,
-  Layer,
-  Random,
-  Runtime,
-  RuntimeFlags,
-  type Schedule,
-  type Scope,
-  type Stream
-} from "effect"
+import { Deferred, Effect, Fiber, Layer, Random, Runtime, RuntimeFlags, type Scope, type Stream } from "effect"
 import { outageRetry } from "../schedule/Polling.js"
 import type { Clock } from "../services/Clock.js"
 import { type InvalidArgument, WorkerFailed } from "../services/Errors.js"
-import type { Job, JobFailure } from "../services/Job.js"
+import type { Job } from "../services/Job.js"
 import type { Definition } from "../services/Queue.js"
 import { Queue } from "../services/QueueStore.js"
 import type { Wake } from "../services/Wake.js"
@@ -30,47 +18,15 @@ import { fetcher, makeStarter } from "./fetcher.js"
 import type { WorkerState } from "./held.js"
 import { leaseKeeper, progressKeeper } from "./leaseKeeper.js"
 import { makeEvents, makeState } from "./makeState.js"
-import { checkPolicy } from "./policy.js"
+import { checkPolicy, type PolicyOptions } from "./policy.js"
 import type { Dispatch } from "./runJob.js"
 import { drain, handBack } from "./shutdown.js"
 import { healthOf, statusOf } from "./status.js"
 import { supervise } from "./supervise.js"
 import type { Health, Status, WorkerEvent } from "./WorkerEvent.js"
 
+export type { PolicyOptions } from "./policy.js"
 export type { Health, JobRef, Status, WorkerEvent } from "./WorkerEvent.js"
-
-/**
- * The policy of a worker.
- *
- * @since 0.1.0
- * @category models
- */
-export interface PolicyOptions<E> {
-  /** Handlers at the same time. Default 10. */
-  readonly concurrency?: number | undefined
-  /**
-   * The most that is claimed ahead of free handlers: never more than the handlers, as measured, clear in 250 ms; 0 for
-   * none. Jobs that crashed before or are on their last attempt are never among them. Default 500.
-   */
-  readonly prefetch?: number | undefined
-  /** The length of a lease. Default 30 s, at least 100 ms. */
-  readonly visibilityTimeout?: Duration.DurationInput | undefined
-  /** When leases are renewed. Default: every third of the visibility timeout. */
-  readonly heartbeat?: Schedule.Schedule<unknown> | undefined
-  /** How long a handler may run before it is interrupted; a failure. Default 1 h. */
-  readonly timeout?: Duration.DurationInput | undefined
-  /** How long an interrupted handler may take to end before its slot is given up. Default 10 s. */
-  readonly stuckAfter?: Duration.DurationInput | undefined
-  /**
-   * The delay after the n-th failure is the n-th decision of this Schedule; when it ends the job is dead (`exhausted`).
-   * Default: exponential from 1 s, ± 20 %, at most 24 h.
-   */
-  readonly retry?: Schedule.Schedule<unknown, JobFailure<E>> | undefined
-  /** How long handlers may go on when the worker is stopped before they are interrupted. Default 25 s. */
-  readonly shutdownGrace?: Duration.DurationInput | undefined
-  /** A name for the worker: kept with each job that it holds. */
-  readonly name?: string | undefined
-}
 
 /**
  * What a handler may need besides its own services is a Scope: it closes when the handler ends, or loses its lease.

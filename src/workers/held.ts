@@ -83,6 +83,8 @@ export interface WorkerState {
   readonly toSettle: Array<Held>
   /** Opened, while draining, whenever a job leaves the worker's hands. */
   readonly idle: Effect.Latch
+  /** Up to where stalls of the event loop have been looked at. */
+  stallMark: number
   /** Jobs that ended since the last beat, for whoever blocked the event loop. */
   readonly recent: Array<JobRef>
   readonly publish: (event: WorkerEvent) => void

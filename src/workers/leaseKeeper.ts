@@ -73,7 +73,8 @@ const renewAll = (state: WorkerState, wanted: (held: Held) => boolean) =>
 
 /** Whoever held up this process is among the jobs that run, or ended since the last look. */
 const watchLoop = (state: WorkerState) =>
-  Effect.flatMap(state.clock.stall, (millis) => {
+  Effect.flatMap(state.clock.stall(state.stallMark), ({ mark, millis }) => {
+    state.stallMark = mark
     const recent = state.recent.splice(0)
     if (millis < blockedMillis) return Effect.void
     const running = [...state.held.values()].filter((held) => held.phase === "running").map((held) => jobRef(held.row))

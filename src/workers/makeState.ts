@@ -62,6 +62,7 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       settles: latch(),
       toSettle: [],
       idle: latch(),
+      stallMark: 0,
       recent: [],
       publish
     } satisfies WorkerState as WorkerState

@@ -9,6 +9,9 @@ import type { Service } from "../../services/Clock.js"
 /** How finely stalls of the event loop are seen. Each step is a wake-up of an idle process, so not finer. */
 const resolutionMillis = 100
 
+/** Looks that are kept for those who ask less often than others. */
+const keptStalls = 1_000
+
 /**
  * `database`: rows are stamped by the server, `process`: by this process (SQLite, whose host is everybody's host; and
  * tests on any engine).
@@ -24,6 +27,9 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
       (histogram) => Effect.sync(() => histogram.disable())
     )
     let last = Number.NEGATIVE_INFINITY
+    // One histogram for all who ask: each look is kept, so that nobody's look hides a stall from the others
+    const stalls: Array<number> = []
+    let offset = 0
     return {
       source,
       virtual,
@@ -32,10 +38,14 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
         return last
       }),
       monotonic: Effect.map(EffectClock.currentTimeNanos, (nanos) => Number(nanos / 1_000n) / 1_000),
-      stall: Effect.sync(() => {
-        const max = delays.max / 1e6 - resolutionMillis
-        delays.reset()
-        return Math.max(0, Math.floor(max))
-      })
+      stall: (since) =>
+        Effect.sync(() => {
+          stalls.push(Math.max(0, Math.floor(delays.max / 1e6 - resolutionMillis)))
+          delays.reset()
+          const forgotten = Math.max(0, stalls.length - keptStalls)
+          stalls.splice(0, forgotten)
+          offset += forgotten
+          return { millis: Math.max(0, ...stalls.slice(Math.max(0, since - offset))), mark: offset + stalls.length }
+        })
     }
   })

@@ -22,23 +22,27 @@ export const bool = (value: unknown): boolean =>
 export const claimedColumns =
   "id, queue, token, payload, priority, attempt, max_attempts, crashes, failures, enqueued_at, due_at, expires_at, headers, dedupe_key, ordering_key, progress, errors, failure_times, undecodable_since, cancel_requested_at, claimed_at, visible_at, visibility_ms"
 
-export const claimedRow = (row: Row, claimedMonotonic: number): ClaimedRow => ({
+const counted = (row: Row) => ({
   id: int(row.id),
   queue: String(row.queue),
-  token: int(row.token),
   payload: String(row.payload),
   priority: int(row.priority),
-  attempt: int(row.attempt),
   maxAttempts: int(row.max_attempts),
   crashes: int(row.crashes),
   failures: int(row.failures),
   enqueuedAt: int(row.enqueued_at),
   dueAt: int(row.due_at),
-  expiresAt: intOrNull(row.expires_at),
-  headers: textOrNull(row.headers),
   dedupeKey: textOrNull(row.dedupe_key),
+  headers: textOrNull(row.headers),
+  progress: textOrNull(row.progress)
+})
+
+export const claimedRow = (row: Row, claimedMonotonic: number): ClaimedRow => ({
+  ...counted(row),
+  token: int(row.token),
+  attempt: int(row.attempt),
+  expiresAt: intOrNull(row.expires_at),
   orderingKey: textOrNull(row.ordering_key),
-  progress: textOrNull(row.progress),
   errors: textOrNull(row.errors),
   failureTimes: textOrNull(row.failure_times),
   undecodableSince: intOrNull(row.undecodable_since),
@@ -54,42 +58,20 @@ export const liveRow = (row: Row, now: number): LiveRow => {
   const visibleAt = intOrNull(row.visible_at)
   const state: JobState = stateOf({ token, visibleAt }, now)
   return {
-    id: int(row.id),
-    queue: String(row.queue),
+    ...counted(row),
     state,
-    payload: String(row.payload),
-    priority: int(row.priority),
     attempt: int(row.attempt),
-    maxAttempts: int(row.max_attempts),
-    crashes: int(row.crashes),
-    failures: int(row.failures),
-    enqueuedAt: int(row.enqueued_at),
-    dueAt: int(row.due_at),
     expiresAt: intOrNull(row.expires_at),
-    dedupeKey: textOrNull(row.dedupe_key),
-    headers: textOrNull(row.headers),
     worker: textOrNull(row.worker),
     deadline: state === "leased" ? visibleAt : null,
-    progress: textOrNull(row.progress),
     errors: errorsOf({ errors: textOrNull(row.errors) })
   }
 }
 
 export const deadRow = (row: Row): DeadRow => ({
-  id: int(row.id),
-  queue: String(row.queue),
+  ...counted(row),
   reason: String(row.reason) as DeadReason,
-  payload: String(row.payload),
-  priority: int(row.priority),
   attempts: int(row.attempt),
-  maxAttempts: int(row.max_attempts),
-  crashes: int(row.crashes),
-  failures: int(row.failures),
-  enqueuedAt: int(row.enqueued_at),
-  dueAt: int(row.due_at),
   diedAt: int(row.died_at),
-  dedupeKey: textOrNull(row.dedupe_key),
-  headers: textOrNull(row.headers),
-  progress: textOrNull(row.progress),
   errors: errorsOf({ errors: textOrNull(row.errors) })
 })
