@@ -18,7 +18,7 @@ import {
   type StoreError,
   type TransactionOpen
 } from "./services/Errors.js"
-import { decodePayload } from "./services/encode.js"
+import { decoder } from "./services/encode.js"
 import type { Definition } from "./services/Queue.js"
 import { type DeadRow, type LiveRow, Queue } from "./services/QueueStore.js"
 
@@ -136,7 +136,7 @@ export const enqueued = <A, I>(
     const service = yield* Queue
     const rows = yield* service.list(queue.name, { limit: 10_000, after: 0 })
     return yield* Effect.forEach(rows, (row) =>
-      Effect.flatMap(decodePayload(queue.payload, row.payload), (payload) =>
+      Effect.flatMap(decoder(queue.payload)(row.payload), (payload) =>
         Effect.map(
           Effect.mapError(
             payload,

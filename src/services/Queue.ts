@@ -6,7 +6,7 @@
 import { Chunk, type Duration, Effect, Either, type Schema, Stream } from "effect"
 import { type Defaults, type EnqueueOptions, placement } from "./EnqueueOptions.js"
 import type { EnqueueError, InvalidArgument, QueueError, StoreError } from "./Errors.js"
-import { decodePayload, encoder } from "./encode.js"
+import { decoder, encoder } from "./encode.js"
 import { makeJob } from "./handle.js"
 import { checkDuration, checkInteger, checkQueueName } from "./input.js"
 import type { Job } from "./Job.js"
@@ -108,6 +108,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
   })
   const check = Either.match(checked, { onLeft: Effect.fail, onRight: () => Effect.void })
   const encode = encoder(name, options.payload)
+  const decode = decoder(options.payload)
 
   const prepare = (payload: A, index: number, job: EnqueueOptions) =>
     Effect.flatMap(placement(job, defaults), (rest) =>
@@ -184,7 +185,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
       })
       const claimed: Array<Job<A>> = []
       for (const row of jobs) {
-        const payload = yield* decodePayload(options.payload, row.payload)
+        const payload = yield* decode(row.payload)
         const job = yield* makeJob(queue, row, Either.getOrUndefined(payload) as A)
         if (Either.isRight(payload)) claimed.push(job.handle)
         else yield* job.undecodable(payload.left)

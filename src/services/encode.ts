@@ -34,14 +34,24 @@ export const encoder = <A, I>(queue: string, schema: Schema.Schema<A, I>) => {
   }
 }
 
-/** The payload of a stored text, or why this process cannot read it. Never fails, never dies. */
-export const decodePayload = <A, I>(
-  schema: Schema.Schema<A, I>,
-  text: string
-): Effect.Effect<Either.Either<A, string>> =>
-  Effect.try(() => JSON.parse(text) as unknown).pipe(
-    Effect.mapError(() => "it is not JSON"),
-    Effect.flatMap((value) => Effect.mapError(Schema.decodeUnknown(schema)(value), reason)),
-    Effect.catchAllDefect((defect) => Effect.fail(reason(defect))),
-    Effect.either
-  )
+/**
+ * Decodes stored texts: the payload, or why this process cannot read it. Never fails, never dies. A Schema that needs
+ * no effect, as nearly all, costs none.
+ */
+export const decoder = <A, I>(schema: Schema.Schema<A, I>) => {
+  const decode = Schema.decodeUnknown(schema)
+  return (text: string): Effect.Effect<Either.Either<A, string>> =>
+    Effect.suspend((): Effect.Effect<Either.Either<A, string>> => {
+      try {
+        const result = decode(JSON.parse(text))
+        if (Either.isEither(result)) return Effect.succeed(Either.mapLeft(result as Either.Either<A, unknown>, reason))
+        return result.pipe(
+          Effect.mapError(reason),
+          Effect.catchAllDefect((defect) => Effect.fail(reason(defect))),
+          Effect.either
+        )
+      } catch (error) {
+        return Effect.succeed(Either.left(reason(error)))
+      }
+    })
+}

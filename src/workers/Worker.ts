@@ -4,10 +4,11 @@
  *
  * @since 0.1.0
  */
-import { Deferred, Effect, Fiber, Layer, Random, Runtime, RuntimeFlags, type Scope, type Stream } from "effect"
+import { Deferred, Effect, Fiber, Layer, Random, type Scope, type Stream } from "effect"
 import { outageRetry } from "../schedule/Polling.js"
 import type { Clock } from "../services/Clock.js"
 import { type InvalidArgument, WorkerFailed } from "../services/Errors.js"
+import { decoder } from "../services/encode.js"
 import type { Job } from "../services/Job.js"
 import type { Definition } from "../services/Queue.js"
 import { Queue } from "../services/QueueStore.js"
@@ -16,6 +17,7 @@ import { acknowledger } from "./acknowledger.js"
 import { deadlines } from "./deadlines.js"
 import { fetcher, makeStarter } from "./fetcher.js"
 import type { WorkerState } from "./held.js"
+import { makeJobFork } from "./jobFork.js"
 import { leaseKeeper, progressKeeper } from "./leaseKeeper.js"
 import { makeEvents, makeState } from "./makeState.js"
 import { checkPolicy, type PolicyOptions } from "./policy.js"
@@ -126,14 +128,10 @@ const start = <A, I, E, R>(queue: Definition<A, I>, options: Options<A, E, R>) =
     const id = `${options.name ?? queue.name}-${process.pid}-${(yield* Random.nextIntBetween(0, 2 ** 31)).toString(36)}`
     const { events, publish } = makeEvents()
     const state = yield* makeState(queue.name, id, policy, publish)
-    const runtime = Runtime.disableRuntimeFlag(
-      yield* Effect.runtime<Exclude<R, Scope.Scope>>(),
-      RuntimeFlags.Interruption
-    )
+    const runtime = yield* Effect.runtime<Exclude<R, Scope.Scope>>()
     const failure = yield* Deferred.make<never, WorkerFailed>()
-    const starter = makeStarter(state, queue.payload, dispatchOf(options) as Dispatch<A>, (effect) =>
-      Runtime.runFork(runtime, effect, { immediate: false })
-    )
+    const reader = { decode: decoder(queue.payload), dispatch: dispatchOf(options) as Dispatch<A> }
+    const starter = makeStarter(state, reader, makeJobFork(runtime))
     const fail = (reason: string) =>
       Effect.suspend(() => {
         state.state = "failed"

@@ -124,12 +124,28 @@ const flush = (state: WorkerState, batch: ReadonlyArray<Held>) =>
     Effect.catchAll((error) => Effect.logError(`queue ${state.queueName}: settling failed`, error))
   )
 
+/**
+ * While jobs wait for a slot, more are about to end: as long as each turn of the other fibers brings some, they are
+ * waited for. No timer, so nothing is added where handlers take time.
+ */
+const gather = (state: WorkerState) =>
+  Effect.suspend(() => {
+    let before = 0
+    const grows = () => {
+      const more = state.buffer.length > 0 && state.toSettle.length > before && state.toSettle.length < batchSize
+      before = state.toSettle.length
+      return more
+    }
+    return Effect.whileLoop({ while: grows, body: () => Effect.yieldNow(), step: () => undefined })
+  })
+
 export const acknowledger = (state: WorkerState): Effect.Effect<never> =>
   Effect.gen(function* () {
     if (state.toSettle.length === 0) {
       yield* state.settles.close
       if (state.toSettle.length === 0) yield* state.settles.await
     }
+    yield* gather(state)
     const batch = state.toSettle.splice(0, batchSize)
     // Interrupted or dead of a defect: what is not concluded is still to be settled
     const putBack = Effect.sync(

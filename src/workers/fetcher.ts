@@ -2,12 +2,13 @@
  * The fetcher: one per worker, claims for all its handlers. It drains before it waits; it waits for a wake, the next
  * due job, the next lease's end or the safety poll, whichever is first.
  */
-import { Duration, Effect, type Schema } from "effect"
+import { Duration, Effect } from "effect"
 import { outageRetry, sleepMillis } from "../schedule/Polling.js"
 import type { ClaimResult } from "../services/QueueStore.js"
 import * as Settlement from "../services/Settlement.js"
 import { arm, type Held, makeHeld, offerSettle, type WorkerState } from "./held.js"
-import { type Dispatch, runJob } from "./runJob.js"
+import type { JobFork } from "./jobFork.js"
+import { type Reader, runJob } from "./runJob.js"
 
 /** As many as the handlers clear in this time are claimed ahead of them. */
 const aheadMillis = 250
@@ -23,19 +24,13 @@ export interface Starter {
   readonly start: () => void
 }
 
-/** Starts a job's fiber; it belongs to no other fiber and ends by its job's end or an interrupt. */
-export const makeStarter = <A, I>(
-  state: WorkerState,
-  schema: Schema.Schema<A, I>,
-  dispatch: Dispatch<A>,
-  fork: (effect: Effect.Effect<void>) => Held["fiber"]
-): Starter => {
+export const makeStarter = <A>(state: WorkerState, reader: Reader<A>, fork: JobFork): Starter => {
   const start = () => {
     while (state.running < state.policy.concurrency && state.buffer.length > 0) {
       const held = state.buffer.shift() as Held
       held.phase = "running"
       state.running++
-      held.fiber = fork(runJob(state, held, schema, dispatch, start))
+      held.fiber = fork(held, (scope) => runJob(state, held, reader, scope, start))
     }
   }
   return { start }

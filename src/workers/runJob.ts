@@ -2,9 +2,8 @@
  * One job: its handler in a fiber of its own, whose scope is the lease; then what became of it goes to the
  * acknowledger and the slot to the next.
  */
-import { Effect, Either, Exit, type Schema, type Scope } from "effect"
+import { Effect, Either, Exit, Scope } from "effect"
 import type { SettleError } from "../services/Errors.js"
-import { decodePayload } from "../services/encode.js"
 import { leaseLost, makeJob } from "../services/handle.js"
 import type { Job } from "../services/Job.js"
 import * as Settlement from "../services/Settlement.js"
@@ -13,6 +12,9 @@ import { arm, databaseNow, forget, type Held, jobRef, offerSettle, type WorkerSt
 
 /** The handler for a payload, or undefined when there is none for its tag. */
 export type Dispatch<A> = (payload: A) => ((job: Job<A>) => Effect.Effect<unknown, unknown, Scope.Scope>) | undefined
+
+/** Ended jobs that are remembered for the next look at the event loop. */
+const keptRecent = 20
 
 class Unreadable {
   constructor(readonly reason: string) {}
@@ -33,17 +35,20 @@ const handleOf = <A>(state: WorkerState, held: Held, payload: A) =>
     }
   })
 
+/** How a worker reads payloads and whom it gives them to. */
+export interface Reader<A> {
+  readonly decode: (text: string) => Effect.Effect<Either.Either<A, string>>
+  readonly dispatch: Dispatch<A>
+}
+
 /** Decodes and runs; what cannot be decoded ends as `Unreadable`. */
-const work = <A, I>(state: WorkerState, held: Held, schema: Schema.Schema<A, I>, dispatch: Dispatch<A>) =>
-  Effect.gen(function* () {
-    const payload = yield* decodePayload(schema, held.row.payload)
-    if (Either.isLeft(payload)) return new Unreadable(payload.left)
+const work = <A>(state: WorkerState, held: Held, { decode, dispatch }: Reader<A>) =>
+  Effect.flatMap(decode(held.row.payload), (payload): Effect.Effect<Unreadable | undefined, unknown, Scope.Scope> => {
+    if (Either.isLeft(payload)) return Effect.succeed(new Unreadable(payload.left))
     const handler = dispatch(payload.right)
-    if (handler === undefined) return new Unreadable("this worker has no handler for its tag")
-    const { handle } = yield* handleOf(state, held, payload.right)
-    yield* Effect.scoped(Effect.suspend(() => handler(handle)))
-    return undefined
-  }).pipe(Effect.annotateLogs({ queue: held.row.queue, job: held.row.id, attempt: held.row.attempt }))
+    if (handler === undefined) return Effect.succeed(new Unreadable("this worker has no handler for its tag"))
+    return Effect.flatMap(handleOf(state, held, payload.right), ({ handle }) => Effect.as(handler(handle), undefined))
+  })
 
 const ended = (state: WorkerState, held: Held, exit: Exit.Exit<Unreadable | undefined, unknown>, next: () => void) =>
   Effect.gen(function* () {
@@ -58,7 +63,7 @@ const ended = (state: WorkerState, held: Held, exit: Exit.Exit<Unreadable | unde
     const took = monotonic - held.startedAt
     state.meanRun = state.meanRun === undefined ? took : state.meanRun * 0.9 + took * 0.1
     state.running--
-    state.recent.push(jobRef(held.row))
+    if (state.recent.push(jobRef(held.row)) > 2 * keptRecent) state.recent.splice(0, keptRecent)
     const lost = held.phase === "lost"
     held.phase = "settling"
     next()
@@ -86,19 +91,20 @@ const ended = (state: WorkerState, held: Held, exit: Exit.Exit<Unreadable | unde
  * The whole life of a started job, for a fiber of its own that starts uninterruptible (so that an interrupt before its
  * first step cannot lose the job); only the handler can be interrupted. `next` is called as soon as the slot is free.
  */
-export const runJob = <A, I>(
+export const runJob = <A>(
   state: WorkerState,
   held: Held,
-  schema: Schema.Schema<A, I>,
-  dispatch: Dispatch<A>,
+  reader: Reader<A>,
+  scope: Scope.CloseableScope,
   next: () => void
-) =>
+): Effect.Effect<void, never, Scope.Scope> =>
   Effect.gen(function* () {
     held.startedAt = yield* state.clock.monotonic
     arm(state, Math.min(held.startedAt + state.policy.timeoutMillis, held.deadline - state.policy.marginMillis))
     state.publish({ _tag: "Started", job: jobRef(held.row) })
-    const exit = yield* Effect.exit(Effect.interruptible(work(state, held, schema, dispatch)))
-    yield* ended(state, held, exit, next)
+    const handled = yield* Effect.exit(Effect.interruptible(work(state, held, reader)))
+    const closed = yield* Effect.exit(Scope.close(scope, handled))
+    yield* ended(state, held, Exit.zipLeft(handled, closed), next)
   })
 
 /** Interrupts a running handler, and says why. */
