@@ -1,0 +1,5 @@
+import { describe } from "@effect/vitest"
+import { conformance } from "../conformance/index.js"
+import { postgres } from "../support/engines.js"
+
+describe("PostgreSQL, no wakes", () => conformance(postgres, { silent: true }))
