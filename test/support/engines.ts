@@ -5,7 +5,7 @@
 import { mkdtempSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import type { SqlClient } from "@effect/sql"
+import { SqlClient } from "@effect/sql"
 import { PgClient } from "@effect/sql-pg"
 import { SqliteClient } from "@effect/sql-sqlite-node"
 import { Duration, Effect, Layer, Redacted } from "effect"
@@ -30,6 +30,10 @@ export interface EngineUnderTest {
   readonly name: string
   readonly engine: "postgres" | "sqlite"
   readonly layer: (options?: EngineOptions) => Layer.Layer<EngineServices, unknown>
+  /** The same engine once more over a client that is there already: another namespace, another process's Layer. */
+  readonly beside: (options?: EngineOptions) => Layer.Layer<Sqlite.Services, unknown, SqlClient.SqlClient>
+  /** A client of another fresh database. */
+  readonly client: Layer.Layer<SqlClient.SqlClient, unknown>
 }
 
 const seams = ({ silent, virtual }: EngineOptions) => ({
@@ -46,36 +50,62 @@ export const temporaryFile = Effect.acquireRelease(
   (directory) => Effect.sync(() => rmSync(directory, { recursive: true, force: true }))
 ).pipe(Effect.map((directory) => join(directory, "test.db")))
 
-const sqliteOn = (filename: string, options: EngineOptions) =>
-  Layer.provideMerge(
-    Sqlite.layerWith({ sweeper: options.virtual !== true, ...options.sqlite }, seams(options)),
-    SqliteClient.layer({ filename })
+const sqliteServices = (options: EngineOptions) =>
+  Sqlite.layerWith({ sweeper: options.virtual !== true, ...options.sqlite }, seams(options))
+
+const postgresServices = (options: EngineOptions) =>
+  Pg.layerWith(
+    { sweeper: options.virtual !== true, ...options.postgres },
+    { ...seams(options), processClock: options.virtual === true }
   )
+
+const sqliteOn = (filename: string, options: EngineOptions) =>
+  Layer.provideMerge(sqliteServices(options), SqliteClient.layer({ filename }))
+
+/** The generic client is the driver's own, under another tag. */
+const sqliteBeside = (options: EngineOptions = {}) =>
+  Layer.provide(
+    sqliteServices(options),
+    Layer.effect(
+      SqliteClient.SqliteClient,
+      Effect.map(SqlClient.SqlClient, (sql) => sql as SqliteClient.SqliteClient)
+    )
+  )
+
+const postgresClient = Layer.unwrapEffect(
+  Effect.map(
+    Effect.promise(() => createDatabase(inject("pgUrl"))),
+    (url) => PgClient.layer({ url: Redacted.make(url) })
+  )
+)
 
 export const sqliteFile: EngineUnderTest = {
   name: "SQLite file",
   engine: "sqlite",
-  layer: (options = {}) => Layer.unwrapScoped(Effect.map(temporaryFile, (filename) => sqliteOn(filename, options)))
+  layer: (options = {}) => Layer.unwrapScoped(Effect.map(temporaryFile, (filename) => sqliteOn(filename, options))),
+  beside: sqliteBeside,
+  client: Layer.unwrapScoped(Effect.map(temporaryFile, (filename) => SqliteClient.layer({ filename })))
 }
 
 export const sqliteMemory: EngineUnderTest = {
   name: "SQLite memory",
   engine: "sqlite",
-  layer: (options = {}) => sqliteOn(":memory:", options)
+  layer: (options = {}) => sqliteOn(":memory:", options),
+  beside: sqliteBeside,
+  client: SqliteClient.layer({ filename: ":memory:" })
 }
 
 export const postgres: EngineUnderTest = {
   name: "PostgreSQL",
   engine: "postgres",
-  layer: (options = {}) =>
-    Layer.unwrapEffect(
-      Effect.map(
-        Effect.promise(() => createDatabase(inject("pgUrl"))),
-        (url) =>
-          Layer.provideMerge(
-            Pg.layerWith({ sweeper: options.virtual !== true, ...options.postgres }, { ...seams(options), processClock: options.virtual === true }),
-            PgClient.layer({ url: Redacted.make(url) })
-          )
+  layer: (options = {}) => Layer.provideMerge(postgresServices(options), postgresClient),
+  beside: (options = {}) =>
+    Layer.provide(
+      postgresServices(options),
+      Layer.effect(
+        PgClient.PgClient,
+        Effect.map(SqlClient.SqlClient, (sql) => sql as PgClient.PgClient)
       )
-    )
+    ),
+  client: postgresClient
 }
