@@ -1,0 +1,84 @@
+/** The code in the documentation type-checks, and what can run runs. */
+import { spawnSync } from "node:child_process"
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs"
+import { createRequire } from "node:module"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { pathToFileURL } from "node:url"
+import { expect, test } from "vitest"
+import { blocksOf, documents, read, root } from "./markdown.js"
+
+/** Inside the repository, so that imports resolve; git, the type checker and the test runner leave it alone. */
+const directory = join(root, "test/.tmp/docs")
+
+/** What the fragments of the documentation lean on. A block that imports the library itself stands alone. */
+const prelude = `import { SqlClient } from "@effect/sql"
+import { Backoff, Job, Queue, transaction, Worker } from "alkstore"
+import { Data, type Duration, Effect, Schedule, Schema } from "effect"
+class NoSuchAddress extends Data.TaggedError("NoSuchAddress") {}
+class TooManyRequests extends Data.TaggedError("TooManyRequests")<{ readonly wait: Duration.DurationInput }> {}
+class Maintenance extends Data.TaggedError("Maintenance") {}
+declare const sendMail: (to: string) => Effect.Effect<void, NoSuchAddress | TooManyRequests | Maintenance>
+const Emails = Queue.make("emails", { payload: Schema.Struct({ to: Schema.String, order: Schema.Number }) })
+`
+
+const standsAlone = (code: string) => /from "alkstore"/.test(code)
+
+const blocks = documents.flatMap(blocksOf)
+const quickstart = read("examples/quickstart.ts")
+
+rmSync(directory, { recursive: true, force: true })
+mkdirSync(directory, { recursive: true })
+for (const { code, name } of blocks)
+  writeFileSync(join(directory, `${name}.ts`), standsAlone(code) ? code : `${prelude}${code}`)
+
+test("the README shows examples/quickstart.ts, in 30 lines", () => {
+  expect(blocksOf("README.md").map(({ code }) => code)).toContain(quickstart)
+  expect(quickstart.trimEnd().split("\n").length).toBeLessThanOrEqual(30)
+})
+
+test("every TypeScript block of the documentation type-checks", () => {
+  writeFileSync(
+    join(directory, "tsconfig.json"),
+    JSON.stringify({
+      extends: "../../../tsconfig.json",
+      compilerOptions: { noUnusedLocals: false },
+      include: ["./*.ts"]
+    })
+  )
+  const compiler = join(createRequire(import.meta.url).resolve("typescript/package.json"), "../bin/tsc")
+  const { stdout } = spawnSync(process.execPath, [compiler, "--noEmit", "-p", directory], { encoding: "utf8" })
+  expect(blocks.length).toBeGreaterThan(3)
+  expect(stdout).toBe("")
+})
+
+test("the quickstart runs to its end and sends both mails", () => {
+  const elsewhere = mkdtempSync(join(tmpdir(), "alkstore-quickstart-"))
+  try {
+    const { status, stderr, stdout } = spawnSync(
+      process.execPath,
+      [
+        "--import",
+        pathToFileURL(createRequire(import.meta.url).resolve("tsx")).href,
+        join(root, "examples/quickstart.ts")
+      ],
+      {
+        cwd: elsewhere,
+        encoding: "utf8",
+        timeout: 50_000,
+        env: { ...process.env, TSX_TSCONFIG_PATH: join(root, "tsconfig.json") }
+      }
+    )
+    expect(stderr).toBe("")
+    expect(stdout).toContain("to ann@example.com: thank you for order 1")
+    expect(stdout).toContain("to bob@example.com: thank you for order 2")
+    expect(status).toBe(0)
+  } finally {
+    rmSync(elsewhere, { recursive: true, force: true })
+  }
+})
+
+// The tests among the blocks are collected into this file
+for (const { kind, name } of blocks) {
+  if (kind === "test") await import(pathToFileURL(join(directory, `${name}.ts`)).href)
+}

@@ -1,0 +1,25 @@
+/** Promises and tests know each other. */
+import { expect, test } from "vitest"
+import { filesUnder, read } from "./markdown.js"
+
+const rows = [...read("docs/guarantees.md").matchAll(/^\| (G\d+) +\| (.*?) *\| (.*?) *\|$/gm)].map(
+  ([, no = "", promise = "", provedBy = ""]) => ({ no, promise, provedBy })
+)
+
+const cited = new Map<string, Set<string>>()
+for (const file of filesUnder("test", ".ts")) {
+  if (file.startsWith("test/docs/")) continue
+  for (const [no] of read(file).matchAll(/\bG\d+\b/g)) cited.set(no, (cited.get(no) ?? new Set()).add(file))
+}
+
+test("guarantees are numbered G1 to Gn", () => {
+  expect(rows.length).toBeGreaterThan(50)
+  expect(rows.map(({ no }) => no)).toEqual(rows.map((_, index) => `G${index + 1}`))
+})
+
+test("every guarantee that a test cites exists", () => {
+  const known = new Set(rows.map(({ no }) => no))
+  expect([...cited].filter(([no]) => !known.has(no)).map(([no, files]) => `${no}: ${[...files].join(", ")}`)).toEqual(
+    []
+  )
+})
