@@ -72,7 +72,8 @@ export type Services = Queue | Wake | Clock | Lock
 /** The client's own connection settings, as its driver takes them. */
 const configOf = (client: PgClient.PgClientConfig, options: Options): ClientConfig => {
   const { connection = {} } = options
-  const url = connection.url ?? (connection.host === undefined ? client.url : undefined)
+  const elsewhere = connection.host !== undefined || connection.port !== undefined
+  const url = connection.url ?? (elsewhere ? undefined : client.url)
   const password = client.password === undefined ? undefined : Redacted.value(client.password)
   return {
     ...(url === undefined ? {} : { connectionString: Redacted.value(url) }),
