@@ -1,0 +1,81 @@
+/** What the types must refuse, shown to the compiler. */
+import { spawnSync } from "node:child_process"
+import { mkdirSync, writeFileSync } from "node:fs"
+import { createRequire } from "node:module"
+import { join } from "node:path"
+import { fileURLToPath } from "node:url"
+import { expect, test } from "vitest"
+
+const directory = fileURLToPath(new URL("../.tmp/types", import.meta.url))
+
+const prelude = `import { Queue, Worker } from "alkstore"
+import * as Sqlite from "alkstore/Sqlite"
+import { Context, Effect, Layer, Schema } from "effect"
+const Emails = Queue.make("emails", { payload: Schema.Struct({ to: Schema.String }) })
+class Open extends Schema.TaggedClass<Open>()("Open", { account: Schema.String }) {}
+class Close extends Schema.TaggedClass<Close>()("Close", { account: Schema.String }) {}
+const Accounts = Queue.make("accounts", { payload: Schema.Union(Open, Close) })
+class Mailer extends Context.Tag("Mailer")<Mailer, { readonly send: (to: string) => Effect.Effect<void> }>() {}
+const send = (job: { readonly payload: { readonly to: string } }) => Effect.flatMap(Mailer, (mailer) => mailer.send(job.payload.to))
+const MailerLive = Layer.succeed(Mailer, { send: () => Effect.void })
+const run = (layer: Layer.Layer<never, unknown>) => Effect.runPromise(Layer.launch(layer))
+`
+
+const accepted: ReadonlyArray<string> = [
+  `export default Emails.enqueue({ to: "a" }, { priority: 1 })`,
+  `export default Accounts.enqueue(new Open({ account: "a" }))`,
+  `export default run(Worker.layer(Emails, { handler: send }).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
+  `export default Worker.layer(Accounts, { handlers: { Open: (job) => Effect.log(job.payload.account) } })`
+]
+
+const refused: ReadonlyArray<readonly [string, string]> = [
+  ["a payload of another queue", `export default Emails.enqueue(new Open({ account: "a" }))`],
+  ["a payload with a field of another type", `export default Emails.enqueue({ to: 1 })`],
+  ["an option that is misspelt", `export default Emails.enqueue({ to: "a" }, { priorty: 1 })`],
+  [
+    "a worker whose handler needs a service that nobody provides",
+    `export default run(Worker.layer(Emails, { handler: send }).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`
+  ],
+  [
+    "a worker without an engine",
+    `export default run(Worker.layer(Emails, { handler: send }).pipe(Layer.provide(MailerLive)))`
+  ],
+  [
+    "a handler for a message that the queue does not have",
+    `export default Worker.layer(Accounts, { handlers: { Move: () => Effect.void } })`
+  ],
+  [
+    "a handler that reads a message as another",
+    `export default Worker.layer(Accounts, { handlers: { Open: (job: { readonly payload: Close }) => Effect.log(job) } })`
+  ]
+]
+
+/** The first error of each file, by its name. */
+const compile = (files: Readonly<Record<string, string>>): ReadonlyMap<string, string> => {
+  mkdirSync(directory, { recursive: true })
+  for (const [name, code] of Object.entries(files)) writeFileSync(join(directory, `${name}.ts`), `${prelude}${code}\n`)
+  const compilerOptions = { noUnusedLocals: false, declaration: false }
+  const names = Object.keys(files).map((name) => `./${name}.ts`)
+  writeFileSync(
+    join(directory, "tsconfig.json"),
+    JSON.stringify({ extends: "../../../tsconfig.json", compilerOptions, files: names, include: [] })
+  )
+  const compiler = join(createRequire(import.meta.url).resolve("typescript/package.json"), "../bin/tsc")
+  const { stdout } = spawnSync(process.execPath, [compiler, "--noEmit", "-p", directory], { encoding: "utf8" })
+  return new Map([...stdout.matchAll(/([\w-]+)\.ts\(.*/g)].map(([line, name = ""]) => [name, line]))
+}
+
+const errors = compile(
+  Object.fromEntries([
+    ...accepted.map((code, index) => [`accepted-${index}`, code]),
+    ...refused.map(([, code], index) => [`refused-${index}`, code])
+  ])
+)
+
+test("the types take what is right", () => {
+  expect([...errors].filter(([name]) => name.startsWith("accepted"))).toEqual([])
+})
+
+test.each(refused.map(([what], index) => ({ what, index })))("G90 the types refuse $what", ({ index }) => {
+  expect(errors.get(`refused-${index}`)).toBeDefined()
+})
