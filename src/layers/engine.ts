@@ -32,7 +32,8 @@ export const capabilities: PerEngine<{
 }
 
 export type Row = Readonly<Record<string, unknown>>
-export type Parameters = Readonly<Record<string, unknown>>
+/** Handed over to the session, which adds `now`. */
+export type Parameters = Record<string, unknown>
 
 /** A statement, compiled once: `:name` placeholders are numbered for PostgreSQL and kept for SQLite. */
 export interface Statement {

@@ -112,7 +112,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
 
   const prepare = (payload: A, index: number, job: EnqueueOptions) =>
     Effect.flatMap(placement(job, defaults), (rest) =>
-      Effect.map(encode(payload, index), (text): NewJob => ({ ...rest, payload: text }))
+      Effect.map(encode(payload, index), (text): NewJob => Object.assign(rest, { payload: text }))
     )
 
   const defined = (queue: Queue["Type"]) => Effect.zipRight(check, queue.define({ name, maxCrashes }, "producer"))

@@ -65,7 +65,7 @@ export const checkDuration = (
   if (decoded._tag === "None") return refuse(argument, `${show(input)} is not a duration; try "10 seconds"`)
   const millis = Math.ceil(Duration.toMillis(decoded.value))
   if (millis >= min && millis <= max) return Either.right(millis)
-  return refuse(argument, `${Duration.format(decoded.value)} is not between ${min} ms and ${max} ms`)
+  return refuse(argument, `${show(input)} is not between ${min} ms and ${max} ms`)
 }
 
 /** An instant in milliseconds since the Unix epoch, up to the year 9999. */
@@ -89,16 +89,21 @@ export const checkHeaders = (headers: unknown): Checked<string | null> => {
   if (headers === undefined) return Either.right(null)
   if (typeof headers !== "object" || headers === null || Array.isArray(headers))
     return refuse("headers", "are not a map of strings")
-  const entries = Object.entries(headers)
-  for (const [name, value] of entries) {
-    if (typeof value !== "string") return refuse("headers", `${show(name)} is not a string`)
+  try {
+    const entries = Object.entries(headers)
+    for (const [name, value] of entries) {
+      if (typeof value !== "string") return refuse("headers", `${show(name)} is not a string`)
+    }
+    if (entries.length === 0) return Either.right(null)
+    // Not the object itself: a getter or a Proxy could answer something else the second time
+    const text = JSON.stringify(Object.fromEntries(entries))
+    const bytes = Buffer.byteLength(text)
+    return bytes <= maxHeaderBytes
+      ? Either.right(text)
+      : refuse("headers", `have ${bytes} bytes; at most ${maxHeaderBytes} are allowed`)
+  } catch {
+    return refuse("headers", "cannot be read: a getter or a Proxy threw")
   }
-  if (entries.length === 0) return Either.right(null)
-  const text = JSON.stringify(headers)
-  const bytes = Buffer.byteLength(text)
-  return bytes <= maxHeaderBytes
-    ? Either.right(text)
-    : refuse("headers", `have ${bytes} bytes; at most ${maxHeaderBytes} are allowed`)
 }
 
 /** Table prefixes: they become part of identifiers. */

@@ -5,7 +5,7 @@ import type { SqlClient } from "@effect/sql"
 import { Effect } from "effect"
 import type { Service as ClockService } from "../../services/Clock.js"
 import type { StoreError } from "../../services/Errors.js"
-import { type Names, type Session, statement } from "../engine.js"
+import { type Names, type Parameters, type Session, statement } from "../engine.js"
 import { storeError } from "../storeError.js"
 import {
   type Access,
@@ -21,6 +21,11 @@ import {
 } from "./Database.js"
 import type { PgConnections } from "./PgConnections.js"
 import { makeTransaction } from "./transaction.js"
+
+const withNow = (parameters: Parameters, now: number): Parameters => {
+  parameters.now = now
+  return parameters
+}
 
 export const makePgDatabase = (
   sql: SqlClient.SqlClient,
@@ -39,7 +44,7 @@ export const makePgDatabase = (
       writes: true,
       joined: true,
       execute: (statement, parameters) =>
-        connection.execute(statement.text, positional(statement, { ...parameters, now }), undefined).pipe(
+        connection.execute(statement.text, positional(statement, withNow(parameters, now)), undefined).pipe(
           Effect.mapError((error) => storeError(statement.name, error)),
           Effect.uninterruptible,
           tracked
@@ -64,7 +69,7 @@ export const makePgDatabase = (
         Effect.flatMap(clock.now, (now) => {
           const bound: Session = {
             ...session,
-            execute: (text, parameters) => session.execute(text, { ...parameters, now })
+            execute: (text, parameters) => session.execute(text, withNow(parameters, now))
           }
           return whole ? inTransaction(bound, verb) : verb(bound)
         })

@@ -69,10 +69,12 @@ export const makeSqliteDatabase = (
       Effect.map(clock.now, (now) => ({
         writes,
         joined,
-        execute: (statement, parameters) =>
-          Effect.mapError(run(connection, statement.text, { ...parameters, now }), (error) =>
+        execute: (statement, parameters) => {
+          parameters.now = now
+          return Effect.mapError(run(connection, statement.text, parameters), (error) =>
             storeError(statement.name, error)
           )
+        }
       }))
 
     /** Waiting for the one connection can be interrupted; having it cannot. */

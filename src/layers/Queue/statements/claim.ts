@@ -181,14 +181,14 @@ const sqlite: Claim = (n) => {
           const row = taken[i] as Row
           const token = first + i
           yield* session.execute(take, { id: row.id, token, worker, visibility: visibilityMillis })
-          rows.push({
-            ...row,
-            token,
-            attempt: int(row.attempt) + 1,
-            claimed_at: now,
-            visible_at: now + visibilityMillis,
-            visibility_ms: visibilityMillis
-          })
+          // The row is ours: written in place, since a copy by spread would cost more than the statement
+          const claimed = row as Record<string, unknown>
+          claimed.token = token
+          claimed.attempt = int(row.attempt) + 1
+          claimed.claimed_at = now
+          claimed.visible_at = now + visibilityMillis
+          claimed.visibility_ms = visibilityMillis
+          rows.push(row)
         }
       }
       const expired = seen.filter((row) => int(row.expired) === 1).length
