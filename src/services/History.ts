@@ -33,15 +33,25 @@ export const maxErrorBytes = 8 * 1024
 
 const maxFailureTimes = 100
 
-/** At most so many UTF-8 bytes, cut between characters, without anything a database could refuse. */
+/** At most so many UTF-8 bytes as JSON, cut between characters, without anything a database could refuse. */
 const storable = (text: string, bytes: number): string => {
   const head = text
     .slice(0, bytes)
     .replaceAll("\u0000", "\uFFFD")
     .replace(/\p{Surrogate}/gu, "\uFFFD")
-  if (Buffer.byteLength(head) <= bytes) return head
-  return new TextDecoder().decode(Buffer.from(head).subarray(0, bytes)).replace(/\uFFFD+$/, "")
+  if (jsonBytes(head) <= bytes) return head
+  let size = 0
+  let end = 0
+  for (const character of head) {
+    size += jsonBytes(character)
+    if (size > bytes) break
+    end += character.length
+  }
+  return head.slice(0, end)
 }
+
+/** Without the quotes; a control character takes six. */
+const jsonBytes = (text: string): number => Buffer.byteLength(JSON.stringify(text)) - 2
 
 const tagOf = (error: unknown): string | undefined => {
   try {

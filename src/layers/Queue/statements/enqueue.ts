@@ -47,9 +47,9 @@ const dueAt = (n: Names, max: string, at: string, delay: string) =>
   `CASE WHEN ${at} IS NULL THEN ${n.now} + ${delay} ELSE ${max}(${at}, ${n.now}) END`
 
 /**
- * One statement: ids first, then the keys (in sorted order, so that two batches cannot wait for each other), then the
- * jobs that got their key or need none. A key held by a job that is not committed yet is waited for. The notification
- * is sent by the commit, once per queue and transaction.
+ * One statement: ids first, then the keys (in sorted order, so that two batches cannot wait for each other; the first
+ * of a batch's duplicates gets it), then the jobs that got their key or need none. A key held by a job that is not
+ * committed yet is waited for. The notification is sent by the commit, once per queue and transaction.
  */
 const postgres: Enqueue = (n, notify) => {
   const insert = statement(
@@ -61,7 +61,7 @@ const postgres: Enqueue = (n, notify) => {
         WITH ORDINALITY AS i (payload, priority, max_attempts, delay, run_at, expires_ms, expires_at, dedupe_key, headers, n)
     ), keys AS (
       INSERT INTO ${n.dedupeKeys} (queue, dedupe_key, job_id)
-      SELECT :queue, dedupe_key, id FROM input WHERE dedupe_key IS NOT NULL ORDER BY dedupe_key COLLATE "C"
+      SELECT :queue, dedupe_key, id FROM input WHERE dedupe_key IS NOT NULL ORDER BY dedupe_key COLLATE "C", n
       ON CONFLICT DO NOTHING
       RETURNING job_id
     ), added AS (
