@@ -1,9 +1,37 @@
 /** Every promise of the store, the locks, the wakes and the workers, put to one engine. */
-import type { EngineUnderTest } from "../support/engines.js"
+import { claimSuite } from "./claim.js"
+import { dedupeSuite } from "./dedupe.js"
+import { enqueueSuite } from "./enqueue.js"
+import { errorsSuite } from "./errors.js"
+import { expirySuite } from "./expiry.js"
+import { leaseSuite } from "./lease.js"
+import { lockSuite } from "./lock.js"
+import { namespaceSuite } from "./namespace.js"
+import { refusalSuite } from "./refusal.js"
+import { settleSuite } from "./settle.js"
+import type { Suite } from "./support.js"
+import { textSuite } from "./text.js"
+import { transactionSuite } from "./transaction.js"
+import { wakeSuite } from "./wake.js"
 
-export interface ConformanceOptions {
-  /** No wake ever comes: everything must be found by polling. */
-  readonly silent: boolean
+export type { ConformanceOptions } from "./support.js"
+
+const suites: ReadonlyArray<Suite> = [
+  enqueueSuite,
+  refusalSuite,
+  textSuite,
+  dedupeSuite,
+  claimSuite,
+  settleSuite,
+  leaseSuite,
+  expirySuite,
+  errorsSuite,
+  transactionSuite,
+  lockSuite,
+  wakeSuite,
+  namespaceSuite
+]
+
+export const conformance: Suite = (engine, options) => {
+  for (const suite of suites) suite(engine, options)
 }
-
-export const conformance = (_engine: EngineUnderTest, _options: ConformanceOptions): void => {}

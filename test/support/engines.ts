@@ -34,6 +34,15 @@ export interface EngineUnderTest {
   readonly beside: (options?: EngineOptions) => Layer.Layer<Sqlite.Services, unknown, SqlClient.SqlClient>
   /** A client of another fresh database. */
   readonly client: Layer.Layer<SqlClient.SqlClient, unknown>
+  /** A table of the default namespace, quoted for SQL: for what only an operator with a console can do. */
+  readonly table: (name: string) => string
+  /** Whether something can be written beside an open transaction of the queue's client: it has more connections. */
+  readonly besideTransactions: boolean
+}
+
+const namespaced = {
+  postgres: (name: string) => `"alkstore"."${name}"`,
+  sqlite: (name: string) => `"_alkstore_${name}"`
 }
 
 const seams = ({ silent, virtual }: EngineOptions) => ({
@@ -84,6 +93,8 @@ export const sqliteFile: EngineUnderTest = {
   engine: "sqlite",
   layer: (options = {}) => Layer.unwrapScoped(Effect.map(temporaryFile, (filename) => sqliteOn(filename, options))),
   beside: sqliteBeside,
+  table: namespaced.sqlite,
+  besideTransactions: false,
   client: Layer.unwrapScoped(Effect.map(temporaryFile, (filename) => SqliteClient.layer({ filename })))
 }
 
@@ -92,6 +103,8 @@ export const sqliteMemory: EngineUnderTest = {
   engine: "sqlite",
   layer: (options = {}) => sqliteOn(":memory:", options),
   beside: sqliteBeside,
+  table: namespaced.sqlite,
+  besideTransactions: false,
   client: SqliteClient.layer({ filename: ":memory:" })
 }
 
@@ -107,5 +120,7 @@ export const postgres: EngineUnderTest = {
         Effect.map(SqlClient.SqlClient, (sql) => sql as PgClient.PgClient)
       )
     ),
-  client: postgresClient
+  client: Layer.fresh(postgresClient),
+  table: namespaced.postgres,
+  besideTransactions: true
 }

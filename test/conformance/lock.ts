@@ -1,0 +1,368 @@
+/** Named locks: one holder at a time, tokens that only grow, and nothing left behind. */
+import { Errors, Lock } from "alkstore"
+import * as Testing from "alkstore/Testing"
+import { Clock, Deferred, Effect, Exit, Fiber, Option, TestClock } from "effect"
+import { expect } from "vitest"
+import { claimOne, failsWith, freshName, freshQueue, live, type Suite, virtual } from "./support.js"
+
+const held = (name: string) => Effect.map(Lock.list, (locks) => locks.some((lock) => lock.name === name))
+
+const token = (name: string) => Effect.map(Lock.acquire(name, { timeout: 0 }), (lease) => lease.token)
+
+/** Ends as soon as waiters can have noticed: at once when they are woken, at their next look when they are not. */
+const noticed = (silent: boolean) => (silent ? Testing.advance("10 seconds") : Testing.settle)
+
+/** Pairs that collide under a common 32-bit hash: CRC-32, FNV-1a, and the sum of times 31. */
+const colliding = [
+  ["plumless", "buckeroo"],
+  ["costarring", "liquid"],
+  ["Aa", "BB"]
+] as const
+
+export const lockSuite: Suite = (engine, options) => {
+  virtual(engine, options, "locks", (it) => {
+    it.effect("have one holder at a time (G67)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const now = yield* Clock.currentTimeMillis
+        const lease = yield* Lock.acquire(name, { ttl: "10 seconds" })
+        expect(lease).toEqual({ name, token: expect.any(Number), expiresAt: now + 10_000, ttlMillis: 10_000 })
+        expect(Option.isNone(yield* Lock.tryAcquire(name))).toBe(true)
+        yield* failsWith(Lock.acquire(name, { timeout: 0 }), "LockTimeout")
+        yield* Lock.release(lease)
+        const next = yield* Lock.tryAcquire(name)
+        expect(Option.getOrThrow(next).ttlMillis).toBe(30_000)
+      })
+    )
+
+    it.effect("have tokens that only grow: after a release, an end, a force, over all names and jobs (G27, G67)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const tokens: Array<number> = []
+        const first = yield* Lock.acquire(name)
+        tokens.push(first.token)
+        yield* Lock.release(first)
+        tokens.push((yield* Lock.acquire(name, { ttl: "1 second" })).token)
+        yield* TestClock.adjust("1 second")
+        tokens.push(yield* token(name))
+        yield* Lock.forceRelease(name)
+        tokens.push(yield* token(name))
+        tokens.push(yield* token(freshName("lock")))
+        const queue = freshQueue()
+        yield* queue.enqueue(1)
+        tokens.push((yield* claimOne(queue)).lease.token)
+        yield* Lock.forceRelease(name)
+        tokens.push(yield* token(name))
+        expect(tokens).toEqual([...new Set(tokens)].sort((a, b) => a - b))
+      })
+    )
+
+    it.effect("are free when the lease of a dead holder ends, and not before (G69)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        yield* Lock.acquire(name, { ttl: "1 minute" })
+        yield* TestClock.adjust(59_999)
+        expect(Option.isNone(yield* Lock.tryAcquire(name))).toBe(true)
+        yield* TestClock.adjust(1)
+        expect(Option.isSome(yield* Lock.tryAcquire(name))).toBe(true)
+      })
+    )
+
+    it.effect("are held from the renewal on, for the ttl (G70)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        let lease = yield* Lock.acquire(name, { ttl: "10 seconds" })
+        for (let n = 0; n < 4; n++) {
+          yield* TestClock.adjust("9 seconds")
+          const renewed = yield* Lock.renew(lease)
+          expect(renewed).toEqual({ ...lease, expiresAt: (yield* Clock.currentTimeMillis) + 10_000 })
+          lease = renewed
+          expect(Option.isNone(yield* Lock.tryAcquire(name))).toBe(true)
+        }
+        yield* TestClock.adjust("10 seconds")
+        expect(Option.isSome(yield* Lock.tryAcquire(name))).toBe(true)
+      })
+    )
+
+    it.effect("under an old token, renew and release are LockLost and change nothing (G70)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const old = yield* Lock.acquire(name, { ttl: "1 second" })
+        yield* TestClock.adjust("2 seconds")
+        const holder = yield* Lock.acquire(name)
+        const before = yield* Lock.list
+        expect(yield* failsWith(Lock.renew(old), "LockLost")).toMatchObject({ lock: name, token: old.token })
+        expect(yield* failsWith(Lock.release(old), "LockLost")).toMatchObject({ lock: name, retryable: false })
+        expect(yield* Lock.list).toEqual(before)
+        yield* Lock.renew(holder)
+        yield* Lock.release(holder)
+        yield* failsWith(Lock.release(holder), "LockLost")
+        yield* failsWith(Lock.renew(holder), "LockLost")
+        expect(yield* held(name)).toBe(false)
+      })
+    )
+
+    it.effect("are listed by name while they are held, with holder and times", () =>
+      Effect.gen(function* () {
+        const names = [freshName("b"), freshName("a"), freshName("c")]
+        const now = yield* Clock.currentTimeMillis
+        const leases = yield* Effect.forEach(names, (name, index) => Lock.acquire(name, { ttl: (index + 1) * 1_000 }))
+        const listed = Effect.map(Lock.list, (locks) => locks.filter(({ name }) => names.includes(name)))
+        const found = yield* listed
+        expect(found.map(({ name }) => name)).toEqual([...names].sort())
+        expect(found.find(({ name }) => name === names[0])).toEqual({
+          name: names[0],
+          token: leases[0]?.token,
+          owner: expect.stringMatching(/./),
+          acquiredAt: new Date(now),
+          expiresAt: new Date(now + 1_000)
+        })
+        yield* TestClock.adjust(1_000)
+        expect((yield* listed).map(({ name }) => name)).toEqual([...names.slice(1)].sort())
+      })
+    )
+
+    it.effect("forceRelease frees whoever's lock it is, and says whether there was one", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        expect(yield* Lock.forceRelease(name)).toBe(false)
+        const lease = yield* Lock.acquire(name)
+        expect(yield* Lock.forceRelease(name)).toBe(true)
+        expect(yield* held(name)).toBe(false)
+        yield* failsWith(Lock.renew(lease), "LockLost")
+      })
+    )
+
+    it.effect("have names told apart byte by byte, colliding hashes and SQL-looking ones too (G67)", () =>
+      Effect.gen(function* () {
+        const names = [
+          ...colliding.flat(),
+          "a",
+          "A",
+          "a ",
+          "é",
+          "e\u0301",
+          "'; DROP TABLE locks; --",
+          "%",
+          ":now",
+          "$1",
+          "#x"
+        ]
+        const leases = yield* Effect.forEach(names, (name) => Lock.acquire(name, { timeout: 0 }))
+        expect(new Set(leases.map((lease) => lease.token)).size).toBe(names.length)
+        yield* Lock.release(leases[0] as (typeof leases)[number])
+        expect(yield* held("plumless")).toBe(false)
+        expect(yield* held("buckeroo")).toBe(true)
+        yield* Effect.forEach(leases.slice(1), Lock.release)
+      })
+    )
+
+    it.effect("refuse names and times that are none, and the reserved prefix (G6, G71)", () =>
+      Effect.gen(function* () {
+        const names = ["", "a\u0000", "\ud83d", "x".repeat(513), 5 as never, "__alkstore_", "__alkstore_sweep"]
+        for (const name of names) {
+          expect((yield* failsWith(Lock.tryAcquire(name), "InvalidArgument")).argument).toBe("lock name")
+          expect((yield* failsWith(Lock.acquire(name), "InvalidArgument")).argument).toBe("lock name")
+        }
+        for (const ttl of [0, 99, -1, Number.NaN, Number.POSITIVE_INFINITY, 86_400_001]) {
+          const name = freshName("lock")
+          expect((yield* failsWith(Lock.tryAcquire(name, { ttl }), "InvalidArgument")).argument).toBe("ttl")
+          yield* failsWith(Effect.void.pipe(Lock.withLock(name, { ttl })), "InvalidArgument")
+          expect(yield* held(name)).toBe(false)
+        }
+        const timeout = Lock.acquire(freshName("lock"), { timeout: -1 })
+        expect((yield* failsWith(timeout, "InvalidArgument")).argument).toBe("timeout")
+      })
+    )
+  })
+
+  virtual(engine, options, "waiting for a lock", (it) => {
+    it.effect("ends with a release (G69)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const holder = yield* Lock.acquire(name, { ttl: "1 hour" })
+        const waiter = yield* Effect.fork(Lock.acquire(name))
+        yield* Testing.advance("1 minute")
+        expect(yield* Fiber.poll(waiter)).toEqual(Option.none())
+        yield* Lock.release(holder)
+        yield* noticed(options.silent)
+        const exit = Option.getOrThrow(yield* Fiber.poll(waiter))
+        expect(Exit.isSuccess(exit) && exit.value.token).toBeGreaterThan(holder.token)
+      })
+    )
+
+    it.effect("ends with the end of a dead holder's lease (G69)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        yield* Lock.acquire(name, { ttl: "1 minute" })
+        const waiter = yield* Effect.fork(Lock.acquire(name))
+        yield* Testing.advance(59_999)
+        expect(yield* Fiber.poll(waiter)).toEqual(Option.none())
+        yield* Testing.advance(1)
+        expect(Option.isSome(yield* Fiber.poll(waiter))).toBe(true)
+      })
+    )
+
+    it.effect("hands it from one to the next: each waiter gets it once (G67, G69)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const order: Array<number> = []
+        const one = (n: number) => Effect.sync(() => void order.push(n)).pipe(Lock.withLock(name))
+        const first = yield* Lock.acquire(name, { ttl: "1 hour" })
+        const waiters = yield* Effect.fork(
+          Effect.all(
+            [1, 2, 3, 4, 5].map((n) => one(n)),
+            { concurrency: "unbounded" }
+          )
+        )
+        yield* Testing.settle
+        yield* Lock.release(first)
+        yield* Testing.advance("1 minute")
+        yield* Fiber.join(waiters)
+        expect([...order].sort()).toEqual([1, 2, 3, 4, 5])
+        expect(yield* held(name)).toBe(false)
+      })
+    )
+
+    it.effect("fails with LockTimeout when the time has passed, and not before (G70)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        yield* Lock.acquire(name, { ttl: "1 hour" })
+        const waiter = yield* Effect.fork(Effect.either(Lock.acquire(name, { timeout: "10 seconds" })))
+        yield* Testing.advance(9_999)
+        expect(yield* Fiber.poll(waiter)).toEqual(Option.none())
+        yield* Testing.advance(1)
+        const result = yield* Fiber.join(waiter)
+        expect(result).toMatchObject({ left: { _tag: "LockTimeout", lock: name, retryable: true } })
+        yield* Lock.forceRelease(name)
+        yield* Testing.advance("1 minute")
+        expect(yield* held(name)).toBe(false)
+      })
+    )
+
+    it.effect("that is interrupted leaves nothing: the lock is nobody's afterwards (G71)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const holder = yield* Lock.acquire(name, { ttl: "1 hour" })
+        const waiters = yield* Effect.forEach([1, 2, 3], () => Effect.fork(Lock.acquire(name)))
+        yield* Testing.settle
+        yield* Fiber.interruptAll(waiters)
+        yield* Lock.release(holder)
+        yield* Testing.advance("1 minute")
+        expect(yield* held(name)).toBe(false)
+      })
+    )
+  })
+
+  virtual(engine, options, "withLock", (it) => {
+    it.effect("holds the lock for as long as its effect runs, renewing it (G68)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const running = yield* Effect.fork(
+          Effect.sleep("5 minutes").pipe(Effect.as("done"), Lock.withLock(name, { ttl: "30 seconds" }))
+        )
+        for (let n = 0; n < 29; n++) {
+          yield* Testing.advance("10 seconds")
+          expect(Option.isNone(yield* Lock.tryAcquire(name))).toBe(true)
+        }
+        yield* Testing.advance("10 seconds")
+        expect(yield* Fiber.join(running)).toBe("done")
+        expect(yield* held(name)).toBe(false)
+      })
+    )
+
+    it.effect("frees it whatever becomes of the effect", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const locked = Lock.withLock(name)
+        expect(yield* locked(Effect.succeed(1))).toBe(1)
+        expect(yield* held(name)).toBe(false)
+        expect(yield* Effect.flip(locked(Effect.fail("mine")))).toBe("mine")
+        expect(yield* held(name)).toBe(false)
+        yield* Effect.exit(locked(Effect.die("defect")))
+        expect(yield* held(name)).toBe(false)
+        const running = yield* Effect.fork(locked(Effect.never))
+        yield* Testing.settle
+        expect(yield* held(name)).toBe(true)
+        yield* Fiber.interrupt(running)
+        expect(yield* held(name)).toBe(false)
+      })
+    )
+
+    it.effect("interrupts the effect when the lock is lost, and fails with LockLost (G68)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const cleaned = yield* Deferred.make<void>()
+        const running = yield* Effect.never.pipe(
+          Effect.onInterrupt(() => Deferred.succeed(cleaned, undefined)),
+          Lock.withLock(name, { ttl: "30 seconds" }),
+          Effect.either,
+          Effect.fork
+        )
+        yield* Testing.settle
+        yield* Lock.forceRelease(name)
+        const thief = yield* Lock.acquire(name, { ttl: "1 hour" })
+        yield* Testing.advance("30 seconds")
+        expect(yield* Fiber.join(running)).toMatchObject({ left: { _tag: "LockLost", lock: name } })
+        expect(yield* Deferred.isDone(cleaned)).toBe(true)
+        // The loser's release must not free the thief's lock
+        yield* Lock.renew(thief)
+      })
+    )
+
+    it.effect("waits for its turn, and gives up after the timeout without running (G70)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        let ran = false
+        yield* Lock.acquire(name, { ttl: "1 hour" })
+        const waiter = yield* Effect.sync(() => {
+          ran = true
+        }).pipe(Lock.withLock(name, { timeout: "5 seconds" }), Effect.flip, Effect.fork)
+        yield* Testing.advance("5 seconds")
+        expect(yield* Fiber.join(waiter)).toBeInstanceOf(Errors.LockTimeout)
+        expect(ran).toBe(false)
+      })
+    )
+  })
+
+  live(engine, options, "locks, many at once", (it) => {
+    it.effect("let one in at a time, with growing tokens (G67)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        let inside = 0
+        let most = 0
+        const tokens: Array<number> = []
+        const enter = Effect.gen(function* () {
+          inside++
+          most = Math.max(most, inside)
+          tokens.push((yield* Lock.list).find((lock) => lock.name === name)?.token ?? 0)
+          yield* Effect.sleep(2)
+          inside--
+        }).pipe(Lock.withLock(name))
+        yield* Effect.all(
+          Array.from({ length: 8 }, () => enter),
+          { concurrency: "unbounded" }
+        )
+        expect(most).toBe(1)
+        expect(tokens).toHaveLength(8)
+        expect(tokens).toEqual([...new Set(tokens)].sort((a, b) => a - b))
+      })
+    )
+
+    it.effect("waiters that are interrupted at any moment leave nothing (G71)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        for (let n = 0; n < 15; n++) {
+          const holder = yield* Lock.acquire(name)
+          const waiter = yield* Effect.fork(Lock.acquire(name))
+          yield* Effect.sleep(n)
+          yield* Effect.all([Lock.release(holder), Fiber.interrupt(waiter)], { concurrency: "unbounded" })
+          const exit = yield* Fiber.await(waiter)
+          // Interrupted too late, it is the holder: whoever has the answer has the lock, and nobody else
+          if (Exit.isSuccess(exit)) yield* Lock.release(exit.value)
+          expect(yield* held(name)).toBe(false)
+        }
+      })
+    )
+  })
+}
