@@ -2,7 +2,7 @@
  * Named locks as rows: taken by one upsert that wins only over a free or lapsed row, fenced by the namespace's token
  * counter. No session advisory lock: those vanish with a connection and tell nobody.
  */
-import { type Duration, Effect, Either, Layer, Option, Random } from "effect"
+import { Duration, Effect, Either, Layer, Option, Random } from "effect"
 import { sleepMillis } from "../../schedule/Polling.js"
 import { lockRenewal, lockWaitMillis } from "../../schedule/Renewal.js"
 import { Clock } from "../../services/Clock.js"
@@ -81,7 +81,8 @@ const make = (db: Database) =>
           const taken = yield* attempt
           if (Option.isSome(taken)) return taken.value
           const left = yield* db.apart("read", "lock", (session) => verbs.freeIn(session, request.name))
-          yield* Effect.raceFirst(subscription.await, Effect.sleep(sleepMillis(Math.min(left, lockWaitMillis))))
+          const look = Math.min(left, lockWaitMillis, Duration.toMillis(wake.pollInterval))
+          yield* Effect.raceFirst(subscription.await, Effect.sleep(sleepMillis(look)))
         }
       })
 
