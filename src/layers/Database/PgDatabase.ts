@@ -39,13 +39,24 @@ export const makePgDatabase = (
       Effect.mapError((error) => storeError("connect", error))
     )
 
-    /** Statements in the caller's transaction. Uninterruptible: an interrupt cancels whatever the backend runs next. */
+    const turns = new WeakMap<Connection, Effect.Semaphore>()
+    const turnOf = (connection: Connection): Effect.Semaphore => {
+      const turn = turns.get(connection) ?? Effect.unsafeMakeSemaphore(1)
+      turns.set(connection, turn)
+      return turn
+    }
+
+    /**
+     * Statements in the caller's transaction, one at a time: the driver is about to refuse more. Uninterruptible: an
+     * interrupt cancels whatever the backend runs next.
+     */
     const inside = (connection: Connection, now: number): Session => ({
       writes: true,
       joined: true,
       execute: (statement, parameters) =>
         connection.execute(statement.text, positional(statement, withNow(parameters, now)), undefined).pipe(
           Effect.mapError((error) => storeError(statement.name, error)),
+          turnOf(connection).withPermits(1),
           Effect.uninterruptible,
           tracked
         )
