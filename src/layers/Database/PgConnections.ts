@@ -87,15 +87,24 @@ export const makePgConnections = (config: pg.ClientConfig, settings: PgSettings)
       if (client !== undefined) destroy(client)
     }
 
-    const connect = (slot: Slot): Effect.Effect<pg.Client, StoreError> =>
-      Effect.async((resume) => {
-        const client = new pg.Client({
+    /** A url that cannot be read makes the driver throw. */
+    const makeClient = Effect.try({
+      try: () =>
+        new pg.Client({
           ...config,
           types,
           keepAlive: true,
           connectionTimeoutMillis: settings.connectTimeoutMillis,
           query_timeout: settings.statementTimeoutMillis + 2_000
-        })
+        }),
+      catch: (cause) => storeError(connecting, cause)
+    })
+
+    const connect = (slot: Slot): Effect.Effect<pg.Client, StoreError> =>
+      Effect.flatMap(makeClient, (client) => establish(slot, client))
+
+    const establish = (slot: Slot, client: pg.Client): Effect.Effect<pg.Client, StoreError> =>
+      Effect.async((resume) => {
         slot.broken = false
         client.on("error", () => {
           slot.broken = true
