@@ -108,9 +108,11 @@ export const checkHeaders = (headers: unknown): Checked<string | null> => {
 
 /** Table prefixes: they become part of identifiers. */
 export const checkPrefix = (prefix: unknown): Checked<string> =>
-  typeof prefix === "string" && /^[A-Za-z0-9_]{1,64}$/.test(prefix)
-    ? Either.right(prefix)
-    : refuse("namespace", `${show(prefix)} is not 1 to 64 of A-Z a-z 0-9 _`)
+  typeof prefix !== "string" || !/^[A-Za-z0-9_]{1,64}$/.test(prefix)
+    ? refuse("namespace", `${show(prefix)} is not 1 to 64 of A-Z a-z 0-9 _`)
+    : /^sqlite_/i.test(prefix)
+      ? refuse("namespace", "names that begin with sqlite_ are SQLite's")
+      : Either.right(prefix)
 
 /** Schema names: quoted everywhere, so any text; short, because channels are named after them. */
 export const checkSchema = (schema: unknown): Checked<string> => {
