@@ -3,7 +3,7 @@
  * their jobs released; what has ended is written. Each step has its own limit: it ends also when the database is gone
  * or a handler ignores its interruption.
  */
-import { Effect } from "effect"
+import { Effect, Fiber } from "effect"
 import { sleepMillis } from "../schedule/Polling.js"
 import * as Settlement from "../services/Settlement.js"
 import { offerSettle, type WorkerState } from "./held.js"
@@ -34,7 +34,11 @@ export const handBack = (state: WorkerState): void => {
   for (const held of state.buffer.splice(0)) offerSettle(state, held, Settlement.givenBack(held.row, 0))
 }
 
+/** In a fiber of its own: the one that closes the scope has been interrupted, and could wait for nothing. */
 export const drain = (state: WorkerState): Effect.Effect<void> =>
+  Effect.flatMap(Effect.forkDaemon(Effect.interruptible(draining(state))), (fiber) => Effect.asVoid(Fiber.await(fiber)))
+
+const draining = (state: WorkerState): Effect.Effect<void> =>
   Effect.gen(function* () {
     state.draining = true
     state.state = "draining"
@@ -49,4 +53,4 @@ export const drain = (state: WorkerState): Effect.Effect<void> =>
     yield* virtual ? untilQuiet(done) : until(state, done, lastMillis)
     state.state = "stopped"
     state.publish({ _tag: "Stopped" })
-  }).pipe(Effect.interruptible)
+  })
