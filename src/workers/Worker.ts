@@ -47,17 +47,30 @@ type Tag<A> = A extends { readonly _tag: infer T extends string } ? T : never
  * @since 0.1.0
  * @category models
  */
-export type Handlers<A, E, R> = { readonly [T in Tag<A>]?: Handler<Extract<A, { readonly _tag: T }>, E, R> | undefined }
+export type Handlers<A, E = unknown, R = unknown> = {
+  readonly [T in Tag<A>]?: Handler<Extract<A, { readonly _tag: T }>, E, R> | undefined
+}
+
+/** What the handlers of a record fail with, and what they need. */
+type ErrorOf<H> = H[keyof H] extends infer F ? (F extends Handler<never, infer E, infer _> ? E : never) : never
+type NeedOf<H> = H[keyof H] extends infer F ? (F extends Handler<never, infer _, infer R> ? R : never) : never
+
+/** No handler for a tag that the queue does not have. */
+type Only<A, H> =
+  Exclude<keyof H, Tag<A>> extends never
+    ? unknown
+    : { readonly handlers: { readonly [T in Exclude<keyof H, Tag<A>>]: never } }
 
 /**
  * @since 0.1.0
  * @category models
  */
-export type Options<A, E, R> = PolicyOptions<E> &
+export type Options<A, E = never, R = never, H extends Handlers<A> = {}> = PolicyOptions<E | ErrorOf<H>> &
   (
     | { readonly handler: Handler<A, E, R>; readonly handlers?: never }
-    | { readonly handlers: Handlers<A, E, R>; readonly handler?: never }
-  )
+    | { readonly handlers: H & Handlers<A>; readonly handler?: never }
+  ) &
+  Only<A, H>
 
 /**
  * A running worker.
@@ -83,10 +96,14 @@ export interface Worker {
 /** What a worker needs of its environment. */
 type Needs<R> = Exclude<R, Scope.Scope> | Queue | Wake | Clock
 
-const dispatchOf = <A, E, R>(options: Options<A, E, R>): ((payload: A) => Handler<A, E, R> | undefined) => {
+const dispatchOf = <A, E, R, H extends Handlers<A>>(
+  options: Options<A, E, R, H>
+): ((payload: A) => Handler<A, unknown, unknown> | undefined) => {
   const { handler, handlers } = options
   if (handler !== undefined) return () => handler
-  const byTag = new Map(Object.entries(handlers ?? {}) as ReadonlyArray<[string, Handler<A, E, R> | undefined]>)
+  const byTag = new Map(
+    Object.entries(handlers ?? {}) as ReadonlyArray<[string, Handler<A, unknown, unknown> | undefined]>
+  )
   return (payload) => byTag.get(String((payload as { readonly _tag?: unknown })._tag))
 }
 
@@ -115,20 +132,20 @@ const control = (state: WorkerState): Pick<Worker, "pause" | "resume"> => ({
  * @since 0.1.0
  * @category constructors
  */
-export const make = <A, I, E, R>(
+export const make = <A, I, E = never, R = never, H extends Handlers<A> = {}>(
   queue: Definition<A, I>,
-  options: Options<A, E, R>
-): Effect.Effect<Worker, InvalidArgument, Needs<R> | Scope.Scope> =>
+  options: Options<A, E, R, H>
+): Effect.Effect<Worker, InvalidArgument, Needs<R | NeedOf<H>> | Scope.Scope> =>
   Effect.flatMap(Queue, (service) => service.detached(start(queue, options)))
 
-const start = <A, I, E, R>(queue: Definition<A, I>, options: Options<A, E, R>) =>
+const start = <A, I, E, R, H extends Handlers<A>>(queue: Definition<A, I>, options: Options<A, E, R, H>) =>
   Effect.gen(function* () {
     yield* queue.check
-    const policy = yield* checkPolicy(options as Options<A, never, R>)
+    const policy = yield* checkPolicy(options as PolicyOptions<never>)
     const id = `${options.name ?? queue.name}-${process.pid}-${(yield* Random.nextIntBetween(0, 2 ** 31)).toString(36)}`
     const { events, publish } = makeEvents()
     const state = yield* makeState(queue.name, id, policy, publish)
-    const runtime = yield* Effect.runtime<Exclude<R, Scope.Scope>>()
+    const runtime = yield* Effect.runtime<Exclude<R | NeedOf<H>, Scope.Scope>>()
     const failure = yield* Deferred.make<never, WorkerFailed>()
     const reader = { decode: decoder(queue.payload), dispatch: dispatchOf(options) as Dispatch<A> }
     const starter = makeStarter(state, reader, makeJobFork(runtime))
@@ -191,11 +208,11 @@ const defining = (state: WorkerState, maxCrashes: number, loop: Effect.Effect<ne
  * @since 0.1.0
  * @category layers
  */
-export const layer = <A, I, E, R>(
+export const layer = <A, I, E = never, R = never, H extends Handlers<A> = {}>(
   queue: Definition<A, I>,
-  options: Options<A, E, R>
-): Layer.Layer<never, InvalidArgument, Needs<R>> =>
-  Layer.scopedDiscard(make(queue, options)) as Layer.Layer<never, InvalidArgument, Needs<R>>
+  options: Options<A, E, R, H>
+): Layer.Layer<never, InvalidArgument, Needs<R | NeedOf<H>>> =>
+  Layer.scopedDiscard(make(queue, options)) as Layer.Layer<never, InvalidArgument, Needs<R | NeedOf<H>>>
 
 /**
  * Starts a worker that lives as long as the calling fiber, and drains when that ends.
@@ -203,10 +220,10 @@ export const layer = <A, I, E, R>(
  * @since 0.1.0
  * @category constructors
  */
-export const fork = <A, I, E, R>(
+export const fork = <A, I, E = never, R = never, H extends Handlers<A> = {}>(
   queue: Definition<A, I>,
-  options: Options<A, E, R>
-): Effect.Effect<Worker, InvalidArgument, Needs<R>> =>
+  options: Options<A, E, R, H>
+): Effect.Effect<Worker, InvalidArgument, Needs<R | NeedOf<H>>> =>
   Effect.gen(function* () {
     const started = yield* Deferred.make<Worker, InvalidArgument>()
     const life = Effect.scoped(
@@ -214,7 +231,7 @@ export const fork = <A, I, E, R>(
         onFailure: (cause) => Deferred.failCause(started, cause),
         onSuccess: (worker) => Effect.zipRight(Deferred.succeed(started, worker), Effect.never)
       })
-    ) as Effect.Effect<unknown, never, Needs<R>>
+    ) as Effect.Effect<unknown, never, Needs<R | NeedOf<H>>>
     const fiber = yield* Effect.fork(life)
     return yield* Effect.onInterrupt(Deferred.await(started), () => Fiber.interrupt(fiber))
   })

@@ -18,10 +18,13 @@ const note = (state: WorkerState, held: Held, outcome: RenewOutcome, sentAt: num
   if (outcome === "lost" || outcome === "gone") {
     // A job that its handler has settled is no loss, and one that is being settled learns it there
     const byHand = held.settledByHand !== undefined && (outcome === "gone" || held.settledByHand._tag === "Return")
-    if (!byHand && held.phase !== "settling") lose(state, held, now)
-    return
+    if (!byHand) {
+      if (held.phase !== "settling") lose(state, held, now)
+      return
+    }
   }
-  if (outcome === "busy") return
+  // Who has settled it in a transaction that is still open has locked it, and nobody else can take it
+  if (outcome === "busy" && held.settledByHand === undefined) return
   held.deadline = sentAt + state.policy.visibilityMillis
   if (outcome === "cancelled") stop(state, held, "cancelled", now)
 }
@@ -87,7 +90,7 @@ const watchLoop = (state: WorkerState) =>
 
 /** The delays of the heartbeat Schedule; one that ends or waits for too long is replaced by the default. */
 const makeBeats = (state: WorkerState) => {
-  const { heartbeat, visibilityMillis } = state.policy
+  const { heartbeat, marginMillis, visibilityMillis } = state.policy
   let schedule: Schedule.Schedule<unknown> = heartbeat
   let current: unknown = heartbeat.initial
   const replace = (reason: string): number => {
@@ -102,9 +105,11 @@ const makeBeats = (state: WorkerState) => {
     current = next
     if (ScheduleDecision.isDone(decision)) return replace("the heartbeat Schedule ended")
     const delay = ScheduleIntervals.start(decision.intervals) - now
-    if (!(delay < visibilityMillis)) return replace("a step of the heartbeat Schedule reaches the visibility timeout")
+    // At the margin before its end a lease counts as one that cannot be renewed
+    if (!(delay < visibilityMillis - marginMillis))
+      return replace("a step of the heartbeat Schedule reaches the end of the visibility timeout")
     return Math.max(1, delay)
-  })
+  }).pipe(Effect.catchAllDefect(() => Effect.sync(() => replace("the heartbeat Schedule died"))))
 }
 
 export const leaseKeeper = (state: WorkerState): Effect.Effect<never> => {

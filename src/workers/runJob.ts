@@ -41,13 +41,24 @@ export interface Reader<A> {
   readonly dispatch: Dispatch<A>
 }
 
+/** Calls a handler. What it throws is caught here: there are values that the runtime itself cannot bear to catch. */
+const call = <A, E, R>(handler: (job: Job<A>) => Effect.Effect<unknown, E, R>, job: Job<A>) => {
+  try {
+    return handler(job)
+  } catch (error) {
+    return Effect.die(error)
+  }
+}
+
 /** Decodes and runs; what cannot be decoded ends as `Unreadable`. */
 const work = <A>(state: WorkerState, held: Held, { decode, dispatch }: Reader<A>) =>
   Effect.flatMap(decode(held.row.payload), (payload): Effect.Effect<Unreadable | undefined, unknown, Scope.Scope> => {
     if (Either.isLeft(payload)) return Effect.succeed(new Unreadable(payload.left))
     const handler = dispatch(payload.right)
     if (handler === undefined) return Effect.succeed(new Unreadable("this worker has no handler for its tag"))
-    return Effect.flatMap(handleOf(state, held, payload.right), ({ handle }) => Effect.as(handler(handle), undefined))
+    return Effect.flatMap(handleOf(state, held, payload.right), ({ handle }) =>
+      Effect.as(call(handler, handle), undefined)
+    )
   })
 
 const ended = (state: WorkerState, held: Held, exit: Exit.Exit<Unreadable | undefined, unknown>, next: () => void) =>

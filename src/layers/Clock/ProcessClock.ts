@@ -33,11 +33,15 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
     return {
       source,
       virtual,
+      // Whole, as rows are: a TestClock may stand between two milliseconds
       now: Effect.map(EffectClock.currentTimeMillis, (now) => {
-        last = Math.max(last, now)
+        last = Math.max(last, Math.floor(now))
         return last
       }),
-      monotonic: Effect.map(EffectClock.currentTimeNanos, (nanos) => Number(nanos / 1_000n) / 1_000),
+      // A TestClock that stands between two milliseconds dies when it is asked for nanoseconds
+      monotonic: virtual
+        ? Effect.map(EffectClock.currentTimeMillis, Math.floor)
+        : Effect.map(EffectClock.currentTimeNanos, (nanos) => Number(nanos / 1_000n) / 1_000),
       stall: (since) =>
         Effect.sync(() => {
           stalls.push(Math.max(0, Math.floor(delays.max / 1e6 - resolutionMillis)))

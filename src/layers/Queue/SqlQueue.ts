@@ -151,7 +151,9 @@ const make = (db: Database, options: SqlQueueOptions) =>
           if (rows.length >= request.limit) break
           met = yield* claimOnce({ ...request, limit: request.limit - rows.length })
         }
-        const full = met.seen >= request.limit + request.prefetch || met.expired > 0 || met.lapsed
+        // Seen and left behind: for free handlers only
+        const left = met.seen > met.rows.length
+        const full = left || met.seen >= request.limit + request.prefetch || met.expired > 0 || met.lapsed
         return {
           jobs: rows.sort((a, b) => b.priority - a.priority || a.dueAt - b.dueAt || a.id - b.id),
           more: full,
