@@ -1,6 +1,6 @@
 /** Dedupe keys: one live job each, free as soon as it is gone. */
 import { SqlClient } from "@effect/sql"
-import type { Queue } from "alkstore"
+import { type Queue, transaction } from "alkstore"
 import * as Testing from "alkstore/Testing"
 import { Effect, TestClock } from "effect"
 import { expect } from "vitest"
@@ -107,8 +107,13 @@ export const dedupeSuite: Suite = (engine, options) => {
         Effect.gen(function* () {
           const queue = freshQueue({ maxAttempts: 1, expires: "1 hour" })
           const first = yield* queue.enqueue(1, key)
+          const sql = yield* SqlClient.SqlClient
           yield* end(queue)
           expect(yield* liveRows(queue)).toEqual([])
+          // Free, and not just seen to be an orphan by the next enqueue
+          expect(
+            yield* sql.unsafe(`SELECT * FROM ${engine.table("dedupe_keys")} WHERE queue = '${queue.name}'`)
+          ).toEqual([])
           const second = yield* queue.enqueue(2, key)
           expect(second.deduplicated).toBe(false)
           expect(second.id).not.toBe(first.id)
@@ -150,8 +155,11 @@ export const dedupeSuite: Suite = (engine, options) => {
       Effect.gen(function* () {
         const queue = freshQueue()
         const keys = Array.from({ length: 20 }, (_, n) => `k${n}`)
+        // In transactions of their own, so that they meet in the database and not in our queue for a connection
         const batches = Array.from({ length: 20 }, (_, n) =>
-          queue.enqueueMany(n % 2 === 0 ? keys : [...keys].reverse(), (text) => ({ dedupeKey: String(text) }))
+          transaction(
+            queue.enqueueMany(n % 2 === 0 ? keys : [...keys].reverse(), (text) => ({ dedupeKey: String(text) }))
+          )
         )
         const receipts = yield* Effect.all(batches, { concurrency: "unbounded" })
         expect(receipts.flat().filter(({ deduplicated }) => !deduplicated)).toHaveLength(20)

@@ -85,6 +85,7 @@ export const leaseSuite: Suite = (engine, options) => {
             yield* queue.enqueue("before")
             yield* TestClock.adjust("10 seconds")
             yield* queue.enqueue("after")
+            yield* TestClock.adjust("1 second")
             if (finder !== "a claim") yield* sweep(queue)
             const jobs = yield* queue.claim({ limit: 10 })
             // Without a sweep, the claim itself meets the lapsed job and answers it in its place

@@ -364,5 +364,18 @@ export const lockSuite: Suite = (engine, options) => {
         }
       })
     )
+
+    it.effect("an acquire that is interrupted while its statement runs gives the lock back (G71)", () =>
+      Effect.gen(function* () {
+        for (let n = 0; n < 20; n++) {
+          const name = freshName("lock")
+          const taking = yield* Effect.fork(Lock.acquire(name))
+          for (let turn = 0; turn < n; turn++) yield* Effect.yieldNow()
+          const exit = yield* Fiber.interrupt(taking)
+          if (Exit.isSuccess(exit)) yield* Lock.release(exit.value)
+          expect(yield* held(name)).toBe(false)
+        }
+      })
+    )
   })
 }

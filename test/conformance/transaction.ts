@@ -245,6 +245,25 @@ export const transactionSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("an enqueue that fails in one and is caught: the rest commits, or the transaction fails (G12, G16)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const table = yield* makeTable
+        const sql = yield* SqlClient.SqlClient
+        const index = freshName("poison").replace("-", "_")
+        yield* sql.unsafe(
+          `CREATE UNIQUE INDEX ${index} ON ${engine.table("jobs")} (payload) WHERE queue = '${queue.name}'`
+        )
+        const result = yield* Effect.either(
+          transaction(Effect.zipRight(table.insert(1), Effect.either(queue.enqueueMany([1, 2, 1], () => ({})))))
+        )
+        // Never a success whose writes are gone, nor half a batch
+        if (result._tag === "Left") expect(result.left).toMatchObject({ _tag: "StoreError" })
+        expect(yield* table.rows).toEqual(result._tag === "Right" ? [1] : [])
+        yield* expectEmpty(queue)
+      })
+    )
+
     it.effect("a failed COMMIT is a typed failure, and leaves no open transaction behind (G16, G88)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

@@ -3,7 +3,7 @@
  * defect and, on SQLite, leaves the transaction open behind a failed COMMIT. This one uses the same tag, so the two
  * nest in each other.
  */
-import { SqlClient, type SqlError } from "@effect/sql"
+import { SqlClient, SqlError } from "@effect/sql"
 import { Cause, Chunk, Effect, Option, Predicate, type Schedule, Scope } from "effect"
 import type { StoreError } from "../../services/Errors.js"
 import { reasonOf, storeError } from "../storeError.js"
@@ -12,6 +12,22 @@ import type { Connection } from "./Database.js"
 const isSqlError = (value: unknown): value is SqlError.SqlError => Predicate.isTagged(value, "SqlError")
 
 const execute = (connection: Connection, text: string) => Effect.asVoid(connection.execute(text, [], undefined))
+
+/**
+ * PostgreSQL answers the COMMIT of a transaction in which a statement failed, and was caught, with a rollback and no
+ * error: nothing was committed, so it must not pass for a success.
+ */
+const commit = (connection: Connection) =>
+  Effect.flatMap(connection.executeRaw("COMMIT", []), (result) =>
+    Predicate.hasProperty(result, "command") && result.command === "ROLLBACK"
+      ? Effect.fail(
+          new SqlError.SqlError({
+            message: "COMMIT was answered with ROLLBACK",
+            cause: new Error("rolled back, since a statement in it had failed; nothing was written")
+          })
+        )
+      : Effect.void
+  )
 
 /** A rollback fails when there is nothing left to roll back: the connection broke, or the engine rolled back itself. */
 const rollback = (connection: Connection, text: string) => Effect.asVoid(Effect.either(execute(connection, text)))
@@ -49,7 +65,7 @@ export const makeTransaction =
         commit: (connection) =>
           Effect.suspend(() => {
             committing = true
-            return execute(connection, "COMMIT")
+            return commit(connection)
           }).pipe(
             Effect.tapError(note("uncertain")),
             Effect.tapError(() => rollback(connection, "ROLLBACK"))
