@@ -52,15 +52,23 @@ test("every TypeScript block of the documentation type-checks", () => {
   expect(stdout).toBe("")
 })
 
-test("the quickstart runs to its end and sends both mails", () => {
-  const elsewhere = mkdtempSync(join(tmpdir(), "alkstore-quickstart-"))
+/** Every example that ends by itself, and what it says. */
+const programs: Record<string, ReadonlyArray<string>> = {
+  quickstart: ["to ann@example.com: thank you for order 1", "to bob@example.com: thank you for order 2"],
+  manual: ["100 / 4 = 25", "100 / 5 = 20", "dead: 0, because of division by zero"],
+  "tagged-messages": ["5 into a1", "a1 is closed"],
+  locks: ["somebody else could begin too: false", "token "]
+}
+
+test.each(Object.entries(programs))("examples/%s.ts runs to its end", (name, says) => {
+  const elsewhere = mkdtempSync(join(tmpdir(), "alkstore-example-"))
   try {
     const { status, stderr, stdout } = spawnSync(
       process.execPath,
       [
         "--import",
         pathToFileURL(createRequire(import.meta.url).resolve("tsx")).href,
-        join(root, "examples/quickstart.ts")
+        join(root, `examples/${name}.ts`)
       ],
       {
         cwd: elsewhere,
@@ -70,15 +78,9 @@ test("the quickstart runs to its end and sends both mails", () => {
       }
     )
     expect(stderr).toBe("")
-    expect(stdout).toContain("to ann@example.com: thank you for order 1")
-    expect(stdout).toContain("to bob@example.com: thank you for order 2")
+    for (const line of says) expect(stdout).toContain(line)
     expect(status).toBe(0)
   } finally {
     rmSync(elsewhere, { recursive: true, force: true })
   }
 })
-
-// The tests among the blocks are collected into this file
-for (const { kind, name } of blocks) {
-  if (kind === "test") await import(pathToFileURL(join(directory, `${name}.ts`)).href)
-}
