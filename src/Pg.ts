@@ -165,7 +165,9 @@ export const layerWith = (
   Layer.unwrapScoped(make(options, seams))
 
 /**
- * The same with a client of its own. Provides the client too, for the application's own tables.
+ * The same with a client of its own. Provides the client too, for the application's own tables. Its `connectTimeout`
+ * is the same, and is also how long a statement waits for one of its connections to be free: without, a server that
+ * accepts and says nothing would be waited for without end.
  *
  * @since 0.1.0
  * @category layers
@@ -176,4 +178,4 @@ export const layerUrl = (
 ): Layer.Layer<
   Services | PgClient.PgClient | SqlClient.SqlClient,
   InvalidArgument | SchemaMismatch | StoreError | ConfigError.ConfigError | SqlError.SqlError
-> => Layer.provideMerge(layer(options), PgClient.layer({ url }))
+> => Layer.provideMerge(layer(options), PgClient.layer({ url, connectTimeout: options.connectTimeout ?? "5 seconds" }))

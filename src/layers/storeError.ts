@@ -31,9 +31,11 @@ const byCode: ReadonlyArray<readonly [RegExp, StoreErrorReason]> = [
 
 const byMessage: ReadonlyArray<readonly [RegExp, StoreErrorReason]> = [
   [/Query read timeout|timeout exceeded when trying to connect|statement deadline/i, "timeout"],
+  // The driver's word for a server that accepted and then said nothing
+  [/^timeout expired$/i, "connection"],
   [/terminat|not queryable|Connection (error|ended|closed)|socket|Client was closed|Failed to acquire/i, "connection"],
   [/no such (table|column)/i, "schema"],
-  [/database connection is not open|cannot start a transaction within/i, "connection"]
+  [/directory does not exist|database connection is not open|cannot start a transaction within/i, "connection"]
 ]
 
 const field = (value: unknown, name: string): unknown =>
