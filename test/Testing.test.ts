@@ -1,0 +1,81 @@
+/** The testing Layer: the real engine, whose time is the test's. */
+import { layer } from "@effect/vitest"
+import { Queue, Worker } from "alkstore"
+import * as Testing from "alkstore/Testing"
+import { Effect, Either, Schedule, Schema } from "effect"
+import { describe, expect } from "vitest"
+
+const make = (name: string) => Queue.make(name, { payload: Schema.String })
+
+describe("alkstore/Testing", () => {
+  layer(Testing.layer)((it) => {
+    it.effect("G66 a delayed job is due when the test says so, to the millisecond", () =>
+      Effect.gen(function* () {
+        const queue = make("delayed")
+        yield* queue.enqueue("a", { delay: "1 hour" })
+        yield* Testing.advance("59 minutes")
+        yield* Testing.advance("59999 millis")
+        expect(yield* queue.claim()).toEqual([])
+        yield* Testing.advance(1)
+        expect(yield* queue.claim()).toMatchObject([{ payload: "a", attempt: 1 }])
+      })
+    )
+
+    it.effect("G66 a lease ends when the test says so, and is swept by the way", () =>
+      Effect.gen(function* () {
+        const queue = make("leased")
+        yield* queue.enqueue("a")
+        yield* queue.claim({ visibilityTimeout: "1 minute" })
+        yield* Testing.advance("59999 millis")
+        expect(yield* Testing.enqueued(queue)).toMatchObject([{ state: "leased" }])
+        yield* Testing.advance(1)
+        expect(yield* Testing.enqueued(queue)).toMatchObject([{ state: "ready", crashes: 1 }])
+      })
+    )
+
+    it.effect("G66 a job expires when the test says so", () =>
+      Effect.gen(function* () {
+        const queue = make("expiring")
+        yield* queue.enqueue("a", { expires: "1 day" })
+        yield* Testing.advance("23 hours")
+        expect(yield* Testing.deadLetters(queue)).toEqual([])
+        yield* Testing.advance("1 hour")
+        expect(yield* Testing.deadLetters(queue)).toMatchObject([{ reason: "expired" }])
+      })
+    )
+
+    it.effect("G66 backoff and timeouts of a worker follow, days in an instant", () =>
+      Effect.gen(function* () {
+        const queue = make("worked")
+        yield* queue.enqueue("fails", { maxAttempts: 3 })
+        yield* queue.enqueue("hangs", { maxAttempts: 1 })
+        const runs: Array<string> = []
+        yield* Worker.fork(queue, {
+          handler: ({ attempt, payload }) =>
+            Effect.zipRight(
+              Effect.sync(() => runs.push(`${payload} ${attempt}`)),
+              payload === "hangs" ? Effect.never : Effect.fail("no")
+            ),
+          retry: Schedule.spaced("3 days"),
+          timeout: "2 hours",
+          visibilityTimeout: "1 hour"
+        })
+        yield* Testing.settle
+        expect(runs).toEqual(["fails 1", "hangs 1"])
+        yield* Testing.drain(queue, { within: "7 days" })
+        expect(runs).toEqual(["fails 1", "hangs 1", "fails 2", "fails 3"])
+        const letters = yield* Testing.deadLetters(queue)
+        expect(letters.map(({ diedAt, enqueuedAt }) => (diedAt - enqueuedAt) / 3_600_000)).toEqual([6 * 24, 2])
+      })
+    )
+
+    it.effect("drain says so when jobs are left and nothing moves any more", () =>
+      Effect.gen(function* () {
+        const queue = make("unattended")
+        yield* queue.enqueue("a")
+        const drained = yield* Effect.either(Testing.drain(queue))
+        expect(Either.isLeft(drained) && drained.left).toMatchObject({ _tag: "InvalidArgument", argument: "within" })
+      })
+    )
+  })
+})

@@ -1,0 +1,47 @@
+/** Whom a wake reaches: Layers that share nothing but the database, and that poll only once an hour. */
+import { Queue, Wake, Worker } from "alkstore"
+import * as Pg from "alkstore/Pg"
+import * as Sqlite from "alkstore/Sqlite"
+import { Deferred, Effect, Layer, Redacted, Schedule, Schema } from "effect"
+import { expect, inject, test } from "vitest"
+import { temporaryFile } from "../support/engines.js"
+import { createDatabase } from "../support/postgres.js"
+
+const Letters = Queue.make("letters", { payload: Schema.String })
+
+const live = Effect.flatMap(Wake.Wake, (wake) => wake.state).pipe(
+  Effect.repeat({ until: ({ _tag }) => _tag === "Live", schedule: Schedule.spaced("10 millis") }),
+  Effect.timeout("10 seconds")
+)
+
+/** A waiting worker in one Layer gets what another Layer enqueues. */
+const reaches = <E>(layer: Layer.Layer<Sqlite.Services, E>) =>
+  Effect.gen(function* () {
+    const here = yield* Layer.build(Layer.fresh(layer))
+    const there = yield* Layer.build(Layer.fresh(layer))
+    const got = yield* Deferred.make<string>()
+    const worker = yield* Effect.provide(
+      Worker.make(Letters, { handler: ({ payload }) => Deferred.succeed(got, payload) }),
+      there
+    )
+    yield* Effect.provide(live, there)
+    // It has looked once and waits
+    yield* Effect.repeat(worker.health, {
+      until: ({ lastClaimMillisAgo }) => (lastClaimMillisAgo ?? 0) > 100,
+      schedule: Schedule.spaced("10 millis")
+    }).pipe(Effect.timeout("10 seconds"))
+    yield* Effect.provide(Letters.enqueue("a"), here)
+    return yield* Effect.timeout(Deferred.await(got), "20 seconds")
+  }).pipe(Effect.scoped)
+
+test("G60 PostgreSQL: a wake crosses from one connection to all others", async () => {
+  const url = Redacted.make(await createDatabase(inject("pgUrl")))
+  expect(await Effect.runPromise(reaches(Pg.layerUrl(url, { pollInterval: "1 hour", sweeper: false })))).toBe("a")
+})
+
+test("G60 SQLite: a wake crosses from one client of the file to all others", async () => {
+  const program = Effect.flatMap(temporaryFile, (filename) =>
+    reaches(Sqlite.layerFile(filename, { pollInterval: "1 hour", sweeper: false }))
+  )
+  expect(await Effect.runPromise(Effect.scoped(program))).toBe("a")
+})
