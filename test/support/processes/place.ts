@@ -1,0 +1,169 @@
+/** One database with many processes, their common ledger, and this process's own look at both. */
+import { type ChildProcess, spawn } from "node:child_process"
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { tmpdir } from "node:os"
+import { join } from "node:path"
+import { fileURLToPath } from "node:url"
+import { SqlClient } from "@effect/sql"
+import { Queue } from "alkstore"
+import * as Pg from "alkstore/Pg"
+import * as Sqlite from "alkstore/Sqlite"
+import { Effect, ManagedRuntime, Redacted } from "effect"
+import { build } from "esbuild"
+import { inject } from "vitest"
+import { createDatabase } from "../postgres.js"
+import { until } from "../until.js"
+import type { Config, Entry, Task } from "./config.js"
+import { Tasks } from "./config.js"
+
+export const engines = ["sqlite", "postgres"] as const
+
+export interface Child {
+  readonly pid: number
+  /** What it has written to stdout and stderr. */
+  readonly output: () => string
+  readonly signal: (signal: NodeJS.Signals) => void
+  /** Its exit code, or the signal that ended it; fails when it has not ended after so long. */
+  readonly ended: (millis?: number) => Promise<number | string>
+}
+
+type Services = Sqlite.Services | SqlClient.SqlClient
+
+export interface Place extends AsyncDisposable {
+  readonly database: string
+  readonly run: <A, E>(effect: Effect.Effect<A, E, Services>) => Promise<A>
+  readonly rows: (text: string) => Promise<ReadonlyArray<Record<string, unknown>>>
+  /** A table of the library, quoted. */
+  readonly table: (name: string) => string
+  readonly enqueue: (...tasks: ReadonlyArray<Task>) => Promise<ReadonlyArray<number>>
+  /** The live jobs, by id. */
+  readonly live: () => Promise<ReadonlyArray<Queue.LiveRow>>
+  readonly dead: () => Promise<ReadonlyArray<Queue.DeadRow>>
+  readonly start: (config: Partial<Config> & Pick<Config, "role">) => Child
+  /** Starts a worker and waits until it is ready. */
+  readonly worker: (config?: Partial<Config>) => Promise<Child>
+  readonly ledger: () => ReadonlyArray<Entry>
+  /** Waits for an entry of the ledger. */
+  readonly noted: (event: string, of?: Partial<Entry>, millis?: number) => Promise<Entry>
+}
+
+/**
+ * The child's program in one file: loading it from its sources, with all the modules of its packages, would take each
+ * process several seconds of processor time. It lies where the native driver is found from.
+ */
+const bundle = async (): Promise<string> => {
+  const directory = fileURLToPath(new URL("../../../node_modules/.cache/alkstore/", import.meta.url))
+  mkdirSync(directory, { recursive: true })
+  const outfile = join(directory, `child-${process.pid}.mjs`)
+  process.once("exit", () => rmSync(outfile, { force: true }))
+  await build({
+    entryPoints: [fileURLToPath(new URL("child.ts", import.meta.url))],
+    outfile,
+    bundle: true,
+    platform: "node",
+    format: "esm",
+    external: ["better-sqlite3", "pg-native"],
+    banner: {
+      js: 'import { createRequire as requireFrom } from "node:module"; const require = requireFrom(import.meta.url);'
+    },
+    logLevel: "error"
+  })
+  return outfile
+}
+
+let bundled: Promise<string> | undefined
+const bundledOnce = (): Promise<string> => {
+  bundled ??= bundle()
+  return bundled
+}
+
+const launch = (script: string, config: Config): Child => {
+  const child: ChildProcess = spawn(process.execPath, [script, JSON.stringify(config)], {
+    stdio: ["ignore", "pipe", "pipe"]
+  })
+  let output = ""
+  let exit: number | string | undefined
+  for (const stream of [child.stdout, child.stderr]) {
+    stream?.setEncoding("utf8").on("data", (text: string) => {
+      output += text
+    })
+  }
+  child.on("exit", (code, signal) => {
+    exit = code ?? signal ?? "unknown"
+  })
+  return {
+    pid: child.pid ?? 0,
+    output: () => output,
+    signal: (signal) => void child.kill(signal),
+    ended: (millis = 15_000) => until(`process ${child.pid} has ended; it wrote: ${output}`, () => exit, millis)
+  }
+}
+
+const matches = (entry: Entry, event: string, of: Partial<Entry>) =>
+  entry.event === event && Object.entries(of).every(([key, value]) => entry[key as keyof Entry] === value)
+
+/** A fresh database with its tables; `empty`: without, so that the first process has to create them. */
+export const openPlace = async (
+  engine: Config["engine"],
+  { empty = false, sqlite = {} }: { readonly empty?: boolean; readonly sqlite?: Sqlite.Options } = {}
+): Promise<Place> => {
+  const directory = mkdtempSync(join(tmpdir(), "alkstore-processes-"))
+  const ledger = join(directory, "ledger")
+  writeFileSync(ledger, "")
+  const database = engine === "sqlite" ? join(directory, "test.db") : await createDatabase(inject("pgUrl"))
+  const script = await bundledOnce()
+  const children: Array<Child> = []
+  const runtime = ManagedRuntime.make(
+    engine === "sqlite"
+      ? Sqlite.layerFile(database, { sweeper: false, ...sqlite })
+      : Pg.layerUrl(Redacted.make(database), { sweeper: false })
+  )
+  const run: Place["run"] = (effect) => runtime.runPromise(effect)
+  const table = (name: string) => (engine === "sqlite" ? `"_alkstore_${name}"` : `"alkstore"."${name}"`)
+  const rows: Place["rows"] = (text) =>
+    run(Effect.flatMap(SqlClient.SqlClient, (sql) => sql.unsafe<Record<string, unknown>>(text)))
+  const start: Place["start"] = (config) => {
+    const child = launch(script, { engine, database, ledger, ...config })
+    children.push(child)
+    return child
+  }
+  const entries = () =>
+    readFileSync(ledger, "utf8")
+      .split("\n")
+      .slice(0, -1)
+      .map((line): Entry => JSON.parse(line))
+  const noted: Place["noted"] = (event, of = {}, millis = 15_000) =>
+    until(
+      `${event} ${JSON.stringify(of)}; output: ${children.map(({ output }) => output()).join("")}`,
+      () => entries().find((entry) => matches(entry, event, of)),
+      millis
+    )
+  if (!empty) await rows("SELECT 1")
+  return {
+    database,
+    run,
+    rows,
+    table,
+    enqueue: (...tasks) => run(Effect.map(Tasks.enqueueMany(tasks), (receipts) => receipts.map(({ id }) => id))),
+    live: () => run(Effect.flatMap(Queue.Queue, (queue) => queue.list(Tasks.name, { limit: 10_000, after: 0 }))),
+    dead: () => run(Tasks.deadLetters.list()),
+    start,
+    worker: async (config = {}) => {
+      const child = start({ role: "work", ...config })
+      await noted("ready", { pid: child.pid }, 30_000)
+      return child
+    },
+    ledger: entries,
+    noted,
+    [Symbol.asyncDispose]: async () => {
+      for (const child of children) child.signal("SIGKILL")
+      await Promise.all(children.map((child) => child.ended()))
+      await runtime.dispose()
+      rmSync(directory, { recursive: true, force: true })
+    }
+  }
+}
+
+/** The entries of one kind. */
+export const only = (entries: ReadonlyArray<Entry>, event: string, of: Partial<Entry> = {}): ReadonlyArray<Entry> =>
+  entries.filter((entry) => matches(entry, event, of))
