@@ -154,15 +154,21 @@ export const dedupeSuite: Suite = (engine, options) => {
     it.effect("concurrent batches with the same keys in other orders all end, with one job a key (G9)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
-        const keys = Array.from({ length: 20 }, (_, n) => `k${n}`)
-        // In transactions of their own, so that they meet in the database and not in our queue for a connection
-        const batches = Array.from({ length: 20 }, (_, n) =>
+        const keys = Array.from({ length: 2_000 }, (_, n) => `k${n}`)
+        // In transactions that are all open before the first enqueue, so that they meet in the database and not before
+        const start = yield* Effect.makeLatch(!engine.besideTransactions)
+        let open = 0
+        const allOpen = Effect.suspend(() => (++open === 6 ? Effect.zipRight(start.open, start.await) : start.await))
+        const batches = Array.from({ length: 6 }, (_, n) =>
           transaction(
-            queue.enqueueMany(n % 2 === 0 ? keys : [...keys].reverse(), (text) => ({ dedupeKey: String(text) }))
+            Effect.zipRight(
+              allOpen,
+              queue.enqueueMany(n % 2 === 0 ? keys : [...keys].reverse(), (text) => ({ dedupeKey: String(text) }))
+            )
           )
         )
         const receipts = yield* Effect.all(batches, { concurrency: "unbounded" })
-        expect(receipts.flat().filter(({ deduplicated }) => !deduplicated)).toHaveLength(20)
+        expect(receipts.flat().filter(({ deduplicated }) => !deduplicated)).toHaveLength(2_000)
         const rows = yield* liveRows(queue)
         expect(rows.map((row) => row.dedupeKey).sort()).toEqual([...keys].sort())
         for (const batch of receipts)
