@@ -50,7 +50,7 @@ const alkstore = (args: ReadonlyArray<string>, env: Readonly<Record<string, stri
 const withPassword = (url: string): string => Object.assign(new URL(url), { password: "hunter2" }).href
 
 describe("alkstore migrate", () => {
-  it("brings a SQLite file up to date, once, and checks it", async () => {
+  it("brings a SQLite file up to date, once, and checks it (G84, G85)", async () => {
     const file = join(directory, "app.db")
     expect(await alkstore(["migrate", "--file", file, "--check"])).toMatchObject({ code: 2, out: "" })
     expect(existsSync(file)).toBe(false)
@@ -70,7 +70,7 @@ describe("alkstore migrate", () => {
     expect(tables).toEqual([])
   })
 
-  it("brings a PostgreSQL schema up to date, by --url or DATABASE_URL, and never prints the password", async () => {
+  it("brings a PostgreSQL schema up to date, by --url or DATABASE_URL, and never prints the password (G84, G89)", async () => {
     const url = await createDatabase(inject("pgUrl"))
     const runs = [
       await alkstore(["migrate", "--url", withPassword(url), "--namespace", "my-jobs", "--check"]),
@@ -85,7 +85,7 @@ describe("alkstore migrate", () => {
     expect(rows).toEqual([{ version: 1 }])
   })
 
-  it("says what keeps it from the database, without the password, and exits with 3", async () => {
+  it("says what keeps it from the database, without the password, and exits with 3 (G88, G89)", async () => {
     const [unreachable, missing, nowhere] = await Promise.all([
       alkstore(["migrate", "--url", "postgres://app:hunter2@127.0.0.1:1/app?password=hunter2"]),
       alkstore(["migrate", "--url", `${withPassword(inject("pgUrl"))}_missing`]),
@@ -101,7 +101,7 @@ describe("alkstore migrate", () => {
     expect(nowhere.err).toContain("directory does not exist")
   })
 
-  it("leaves tables that are too new as they are, and exits with 1", async () => {
+  it("leaves tables that are too new as they are, and exits with 1 (G86)", async () => {
     const file = join(directory, "new.db")
     await alkstore(["migrate", "--file", file])
     const db = new BetterSqlite(file)

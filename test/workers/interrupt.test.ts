@@ -11,7 +11,7 @@ const Jobs = Queue.make("interrupted", { payload: Schema.String })
 
 const suite = (engine: EngineUnderTest) =>
   describe(engine.name, () => {
-    it.live("lets a running handler end within the grace, and writes that it did", () =>
+    it.live("lets a running handler end within the grace, and writes that it did (G81, G82)", () =>
       Effect.gen(function* () {
         yield* Jobs.enqueue("slow")
         const started = yield* Deferred.make<void>()
@@ -40,7 +40,7 @@ const suite = (engine: EngineUnderTest) =>
       }).pipe(Effect.provide(engine.layer()))
     )
 
-    it.live("releases a handler that goes on beyond the grace, its attempt given back", () =>
+    it.live("releases a handler that goes on beyond the grace, its attempt given back (G81)", () =>
       Effect.gen(function* () {
         yield* Jobs.enqueue("endless")
         const started = yield* Deferred.make<void>()
