@@ -1,0 +1,102 @@
+/** Cadences: how long the waits are, and whether they end. */
+import { Chunk, Duration, Effect, Random, Schedule } from "effect"
+import fc from "fast-check"
+import { describe, expect, test } from "vitest"
+import { heartbeat, marginMillis } from "../../src/schedule/Heartbeat.js"
+import { sweep } from "../../src/schedule/Maintenance.js"
+import {
+  busyRetry,
+  conflictRetry,
+  eventLooks,
+  longestSleepMillis,
+  outageRetry,
+  sleepMillis
+} from "../../src/schedule/Polling.js"
+import { reconnect } from "../../src/schedule/Reconnect.js"
+import { lockRenewal, renewalRetry } from "../../src/schedule/Renewal.js"
+
+/** The first delays of a Schedule whose steps take no time themselves; fewer if it ends. */
+const delays = (schedule: Schedule.Schedule<unknown>, count: number, seed: unknown = 1): ReadonlyArray<number> =>
+  Effect.runSync(
+    Effect.map(
+      Schedule.run(Schedule.delays(schedule), 0, Array.from({ length: count })).pipe(
+        Effect.withRandom(Random.make(seed))
+      ),
+      (chunk) => Chunk.toReadonlyArray(chunk).map(Duration.toMillis)
+    )
+  )
+
+describe("Heartbeat", () => {
+  test("beats every third of the visibility timeout: two beats may be lost (G30)", () => {
+    expect(delays(heartbeat(30_000), 4)).toEqual([10_000, 10_000, 10_000, 10_000])
+  })
+
+  test("two beats and the margin fit into every lease (G33)", () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 300, max: 86_400_000 }), (visibility) => {
+        const margin = marginMillis(visibility)
+        expect(margin).toBeGreaterThanOrEqual(50)
+        expect(margin).toBeLessThanOrEqual(5_000)
+        expect((2 * visibility) / 3 + margin).toBeLessThan(visibility)
+      })
+    )
+  })
+
+  test("a renewal that failed is tried again within its lease, not more than ten times a second", () => {
+    expect(delays(renewalRetry(30_000), 3)).toEqual([1_500, 1_500, 1_500])
+    expect(delays(renewalRetry(500), 2)).toEqual([100, 100])
+    expect(delays(lockRenewal(30_000), 2)).toEqual([10_000, 10_000])
+  })
+})
+
+describe("Polling", () => {
+  test("a sleep is whole, at least 1 ms, and fits into a timer", () => {
+    expect(sleepMillis(-5)).toBe(1)
+    expect(sleepMillis(0.2)).toBe(1)
+    expect(sleepMillis(1_000.4)).toBe(1_001)
+    expect(sleepMillis(Number.POSITIVE_INFINITY)).toBe(longestSleepMillis)
+    expect(longestSleepMillis).toBeLessThan(2 ** 31)
+  })
+
+  test("an outage is waited out without end: soon at first, at most 6 s apart, never in step (G75)", () => {
+    const first = delays(outageRetry, 100)
+    expect(first).toHaveLength(100)
+    expect(first[0]).toBeLessThanOrEqual(120)
+    expect(Math.max(...first)).toBeLessThanOrEqual(6_000)
+    expect(first[50]).toBeGreaterThanOrEqual(4_000)
+    expect(delays(outageRetry, 100, 2)).not.toEqual(first)
+  })
+
+  test("a conflict is retried five times, soon", () => {
+    // The run of a Schedule ends with one more delay, of 0
+    expect(delays(conflictRetry, 20).slice(0, -1)).toHaveLength(5)
+    expect(Math.max(...delays(conflictRetry, 20))).toBeLessThanOrEqual(100)
+  })
+
+  test("a busy database is asked again after a few milliseconds, later every 50", () => {
+    const waits = delays(busyRetry("5 seconds"), 20)
+    expect(waits[0]).toBeLessThanOrEqual(2)
+    expect(Math.max(...waits)).toBeLessThanOrEqual(60)
+  })
+
+  test("after a file event: looks after 1 and 4 ms, then no more", () => {
+    expect(delays(eventLooks, 10).filter((delay) => delay > 0)).toEqual([1, 4])
+  })
+})
+
+describe("Reconnect and Maintenance", () => {
+  test("a connection is sought without end, at most 6 s apart, never in step", () => {
+    const first = delays(reconnect, 50)
+    expect(first).toHaveLength(50)
+    expect(first[0]).toBeLessThanOrEqual(60)
+    expect(Math.max(...first)).toBeLessThanOrEqual(6_000)
+    expect(delays(reconnect, 50, 2)).not.toEqual(first)
+  })
+
+  test("sweeps are about 15 s apart and do not march in step", () => {
+    const first = delays(sweep, 20)
+    expect(Math.min(...first)).toBeGreaterThanOrEqual(12_000)
+    expect(Math.max(...first)).toBeLessThanOrEqual(18_000)
+    expect(new Set(first).size).toBeGreaterThan(10)
+  })
+})
