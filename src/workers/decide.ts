@@ -119,7 +119,11 @@ const scheduled = (ending: Ending, cause: Cause.Cause<unknown>): Effect.Effect<D
     // A policy that throws is no reason to lose the job: the default delay stands in
     Effect.catchAllCause((broken) =>
       Effect.as(
-        Effect.logError(`queue ${row.queue}: the retry Schedule died; the default delay is used`, broken),
+        // What it died of may be more than a logger can print
+        Effect.catchAllCause(
+          Effect.logError(`queue ${row.queue}: the retry Schedule died; the default delay is used`, broken),
+          () => Effect.void
+        ),
         Option.some(Settlement.defaultDelayMillis(failures))
       )
     ),

@@ -116,7 +116,11 @@ export const leaseKeeper = (state: WorkerState): Effect.Effect<never> => {
   const beats = makeBeats(state)
   const retry = renewalRetry(state.policy.visibilityMillis)
   return Effect.gen(function* () {
-    if (state.held.size === 0) yield* Effect.zipRight(state.holding.close, state.holding.await)
+    if (state.held.size === 0) {
+      // Nothing to renew, nothing that fails
+      state.renewalError = undefined
+      yield* Effect.zipRight(state.holding.close, state.holding.await)
+    }
     yield* Effect.sleep(Duration.millis(yield* beats))
     yield* Effect.zipRight(watchLoop(state), renewAll(state, () => true).pipe(Effect.retry(retry), Effect.option))
     arm(state, Number.NEGATIVE_INFINITY)

@@ -92,8 +92,8 @@ const ended = (state: WorkerState, held: Held, exit: Exit.Exit<Unreadable | unde
     // A defect here would take the slot and the job with it
     Effect.catchAllCause((cause) =>
       Effect.zipRight(
-        Effect.logError(`queue ${held.row.queue}: job ${held.row.id} could not be settled`, cause),
-        Effect.sync(() => offerSettle(state, held, Settlement.givenBack(held.row, 1_000)))
+        Effect.sync(() => offerSettle(state, held, Settlement.givenBack(held.row, 1_000))),
+        Effect.logError(`queue ${held.row.queue}: job ${held.row.id} could not be settled`, cause)
       )
     )
   )

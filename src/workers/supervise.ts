@@ -3,6 +3,16 @@
  */
 import { Cause, Effect } from "effect"
 import { reconnect } from "../schedule/Reconnect.js"
+import { describe } from "../services/Job.js"
+
+/** A defect may be hostile: a Proxy whose traps throw. */
+const reasonOf = (cause: Cause.Cause<unknown>): string => {
+  try {
+    return Cause.pretty(cause)
+  } catch {
+    return describe(Cause.squash(cause))
+  }
+}
 
 /** Runs a loop that should never end; started again, by a Schedule, when it dies. Untraced. */
 export const supervise = (
@@ -15,7 +25,7 @@ export const supervise = (
       Cause.isInterruptedOnly(cause)
         ? Effect.void
         : Effect.zipRight(
-            Effect.sync(() => died(name, Cause.pretty(cause))),
+            Effect.sync(() => died(name, reasonOf(cause))),
             Effect.catchAllCause(Effect.logError(`${name} died and is started again`, cause), () => Effect.void)
           )
     ),
