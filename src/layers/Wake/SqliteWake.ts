@@ -3,7 +3,7 @@
  * of its own. An event comes before its commit can be read, so one look would miss half of them: it looks again after
  * 1 and 4 ms, and a slow poll runs under it all. File sizes and times prove nothing: the WAL is reused in place.
  */
-import { type FSWatcher, watch } from "node:fs"
+import { existsSync, type FSWatcher, watch } from "node:fs"
 import { basename, dirname, resolve } from "node:path"
 import { Reactivity } from "@effect/experimental"
 import { SqliteClient } from "@effect/sql-sqlite-node"
@@ -57,9 +57,14 @@ export const layer = (filename: string, pollInterval: Duration.Duration) =>
         })
         const onEvent = Effect.zipRight(Effect.zipRight(event.await, event.close), Effect.repeat(look, eventLooks))
         const failed = Effect.fail(new Error("the watch on the database's directory broke"))
+        // A directory that is deleted takes its watch with it without a word
+        const lookAtAll = Effect.fail(new Error(`${path} is gone`)).pipe(
+          Effect.when(() => !existsSync(path)),
+          Effect.zipRight(look)
+        )
         yield* Effect.raceFirst(
           Effect.zipRight(broken.await, failed),
-          Effect.raceFirst(Effect.forever(onEvent), Effect.repeat(look, watchPoll))
+          Effect.raceFirst(Effect.forever(onEvent), Effect.repeat(lookAtAll, watchPoll))
         )
         return yield* failed
       })
