@@ -5,6 +5,7 @@
 import { monitorEventLoopDelay } from "node:perf_hooks"
 import { Effect, Clock as EffectClock, type Scope } from "effect"
 import type { Service } from "../../services/Clock.js"
+import { macrotask } from "./macrotask.js"
 
 /** How finely stalls of the event loop are seen. Each step is a wake-up of an idle process, so not finer. */
 const resolutionMillis = 100
@@ -42,14 +43,18 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
       monotonic: virtual
         ? Effect.map(EffectClock.currentTimeMillis, Math.floor)
         : Effect.map(EffectClock.currentTimeNanos, (nanos) => Number(nanos / 1_000n) / 1_000),
+      // The timer of who asks, overdue as well after a stall, may come before the one that measures: let that run first
       stall: (since) =>
-        Effect.sync(() => {
-          stalls.push(Math.max(0, Math.floor(delays.max / 1e6 - resolutionMillis)))
-          delays.reset()
-          const forgotten = Math.max(0, stalls.length - keptStalls)
-          stalls.splice(0, forgotten)
-          offset += forgotten
-          return { millis: Math.max(0, ...stalls.slice(Math.max(0, since - offset))), mark: offset + stalls.length }
-        })
+        Effect.zipRight(
+          virtual ? Effect.void : macrotask,
+          Effect.sync(() => {
+            stalls.push(Math.max(0, Math.floor(delays.max / 1e6 - resolutionMillis)))
+            delays.reset()
+            const forgotten = Math.max(0, stalls.length - keptStalls)
+            stalls.splice(0, forgotten)
+            offset += forgotten
+            return { millis: Math.max(0, ...stalls.slice(Math.max(0, since - offset))), mark: offset + stalls.length }
+          })
+        )
     }
   })
