@@ -84,3 +84,8 @@ test.each(Object.entries(programs))("examples/%s.ts runs to its end", (name, say
     rmSync(elsewhere, { recursive: true, force: true })
   }
 })
+
+// The tests among the blocks are collected into this file
+for (const { kind, name } of blocks) {
+  if (kind === "test") await import(pathToFileURL(join(directory, `${name}.ts`)).href)
+}
