@@ -72,12 +72,18 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   let lastProbe = Number.NEGATIVE_INFINITY
   let fruitless = 0
 
+  const claimed = Effect.sync(() => {
+    state.claiming = false
+    if (state.draining) state.idle.unsafeOpen()
+  })
+
   /** Uninterruptible: a claim that has been answered is always in the worker's hands. */
   const claim = (limit: number, ahead: number) =>
     Effect.gen(function* () {
       const now = yield* state.clock.monotonic
       const probe = now - lastProbe >= probeMillis
       if (probe) lastProbe = now
+      state.claiming = true
       const result = yield* state.queue.claim({
         queue: state.queueName,
         limit,
@@ -93,7 +99,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       }
       take(state, starter, result)
       return result
-    }).pipe(Effect.uninterruptible)
+    }).pipe(Effect.ensuring(claimed), Effect.uninterruptible)
 
   const outage = (error: { readonly message: string }) =>
     Effect.suspend(() => {

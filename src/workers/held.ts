@@ -56,6 +56,8 @@ export interface WorkerState {
   stuck: number
   paused: boolean
   draining: boolean
+  /** A claim is under way: what it takes will be in the worker's hands. */
+  claiming: boolean
   state: "running" | "paused" | "draining" | "stopped" | "failed"
   readonly counters: Counters
   /** Mean run time of a handler, in milliseconds; undefined until one has ended. */

@@ -45,6 +45,7 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       stuck: 0,
       paused: false,
       draining: false,
+      claiming: false,
       state: "running",
       counters: { acked: 0, retried: 0, released: 0, dead: 0, lost: 0 },
       meanRun: undefined,

@@ -6,7 +6,7 @@
 import { Effect, Fiber } from "effect"
 import { sleepMillis } from "../schedule/Polling.js"
 import * as Settlement from "../services/Settlement.js"
-import { offerSettle, type WorkerState } from "./held.js"
+import { type Held, offerSettle, type WorkerState } from "./held.js"
 import { stop } from "./runJob.js"
 
 /** After the grace: for finalizers and the last writes. */
@@ -46,7 +46,8 @@ const draining = (state: WorkerState): Effect.Effect<void> =>
     state.room.unsafeOpen()
     handBack(state)
     const { virtual } = state.clock
-    const done = () => ![...state.held.values()].some(({ phase }) => phase === "running" || phase === "settling")
+    const busy = ({ phase }: Held) => phase === "running" || phase === "settling"
+    const done = () => !state.claiming && ![...state.held.values()].some(busy)
     if (!virtual) yield* until(state, done, state.policy.graceMillis)
     const now = yield* state.clock.monotonic
     for (const held of state.held.values()) stop(state, held, "shutdown", now)
