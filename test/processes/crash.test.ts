@@ -82,18 +82,21 @@ describe.each(engines)("%s", (engine) => {
     expect(await place.dead()).toMatchObject([{ id, reason: "crashed", attempts: 1, crashes: 1 }])
   }, 60_000)
 
-  it("a process that was stopped for longer than its lease cannot ack, and goes on (G28)", async () => {
+  it("a process that was stopped for longer than its lease cannot ack, the new holder can (G19, G28)", async () => {
     await using place = await openPlace(engine)
     const sleeper = await place.worker({ visibilityMillis })
-    const [id = 0] = await place.enqueue(firstTime("ack", 1_000))
+    // Each attempt acks 4 s after its start: the first while the second still holds the job
+    const [id = 0] = await place.enqueue(task("ack", 4_000))
     await place.noted("start", { id, attempt: 1 })
     await freeze(place, sleeper)
     const other = await place.worker({ visibilityMillis })
-    await place.noted("end", { id, attempt: 2, pid: other.pid }, takeoverMillis)
-    await empty(place)
+    await place.noted("start", { id, attempt: 2, pid: other.pid }, takeoverMillis)
     sleeper.signal("SIGCONT")
     await place.noted("ack refused: LeaseLost", { id, pid: sleeper.pid })
     await place.noted("LeaseLost", { id, pid: sleeper.pid })
+    expect((await place.live()).map(({ attempt, state }) => [state, attempt])).toEqual([["leased", 2]])
+    await place.noted("ack accepted", { id, attempt: 2, pid: other.pid })
+    await empty(place)
     other.signal("SIGTERM")
     expect(await other.ended()).toBe(0)
     const [next = 0] = await place.enqueue(task("nothing"))

@@ -8,7 +8,7 @@ describe.each(engines)("%s", (engine) => {
     "every receipt that was answered is a job, transactions of %i (G1, G2)",
     async (batch) => {
       await using place = await openPlace(engine)
-      const producers = [1, 2, 3].map(() => place.start({ role: "produce", count: 1_000_000, batch }))
+      const producers = Array.from({ length: 8 }, () => place.start({ role: "produce", count: 1_000_000, batch }))
       const receipts = (pid: number) => only(place.ledger(), "receipt", { pid }).length
       for (const { pid, signal } of producers) {
         await until("it has enqueued some", () => receipts(pid) >= 5 * batch, 30_000)
