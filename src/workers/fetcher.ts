@@ -112,9 +112,12 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
 
   const rest = (result: ClaimResult, limit: number) => {
     const poll = Duration.toMillis(state.wake.pollInterval)
-    const idle = Math.min(poll, result.nextInMillis ?? poll)
-    // There is more, but nothing that may be claimed now: spent rows that are being moved, or ones for free handlers only
-    const millis = result.more ? Math.min(idle, 1_000, 5 * 2 ** fruitless++) : idle
+    const { more, nextInMillis = poll } = result
+    // There is more, but nothing that may be claimed now: spent rows that are being moved, or that somebody has locked,
+    // or ones for free handlers only
+    const due = more && nextInMillis === 0 ? poll : nextInMillis
+    if (!more) fruitless = 0
+    const millis = Math.min(poll, due, more ? Math.min(1_000, 5 * 2 ** fruitless++) : poll)
     const freed = limit === 0 ? state.room.await : Effect.never
     const woken = Effect.raceFirst(Effect.raceFirst(state.subscription.await, state.nudge.await), freed)
     return Effect.zipRight(Effect.raceFirst(woken, Effect.sleep(sleepMillis(millis))), state.nudge.close)

@@ -118,13 +118,15 @@ const make = (db: Database, options: SqlQueueOptions) =>
       })
     }
 
-    /** Moves one page of what a claim met and could not take. */
+    /** Moves one page of what a claim met and could not take; answers whether that may have changed anything. */
     const clear = (queue: string, met: Claimed) =>
       Effect.gen(function* () {
         if (met.expired > 0) yield* db.joined("write", "sweep", (session) => verbs.sweep.expire(session, queue, page))
-        if (!met.lapsed) return
-        const { recovered } = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
+        if (!met.lapsed) return true
+        const { crashed, recovered } = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
         if (recovered > 0) yield* announce([queue])
+        // What somebody has locked stays where it is
+        return met.expired > 0 || recovered + crashed > 0
       })
 
     const claimOnce = (request: ClaimRequest) => {
@@ -147,8 +149,8 @@ const make = (db: Database, options: SqlQueueOptions) =>
         for (let round = 0; ; round++) {
           rows.push(...met.rows.map((row) => claimedRow(row, start)))
           if ((met.expired === 0 && !met.lapsed) || round === maxRounds) break
-          yield* clear(request.queue, met)
-          if (rows.length >= request.limit) break
+          const cleared = yield* clear(request.queue, met)
+          if ((!cleared && round > 0) || rows.length >= request.limit) break
           met = yield* claimOnce({ ...request, limit: request.limit - rows.length })
         }
         // Seen and left behind: for free handlers only
