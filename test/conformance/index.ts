@@ -13,6 +13,12 @@ import type { Suite } from "./support.js"
 import { textSuite } from "./text.js"
 import { transactionSuite } from "./transaction.js"
 import { wakeSuite } from "./wake.js"
+import { workerEndingsSuite } from "./workerEndings.js"
+import { workerFaultsSuite } from "./workerFaults.js"
+import { workerLeasesSuite } from "./workerLeases.js"
+import { workerShutdownSuite } from "./workerShutdown.js"
+import { workerSlotsSuite } from "./workerSlots.js"
+import { workerTimesSuite } from "./workerTimes.js"
 
 export type { ConformanceOptions } from "./support.js"
 
@@ -32,6 +38,21 @@ const suites: ReadonlyArray<Suite> = [
   namespaceSuite
 ]
 
+const workerSuites: ReadonlyArray<Suite> = [
+  workerEndingsSuite,
+  workerSlotsSuite,
+  workerLeasesSuite,
+  workerTimesSuite,
+  workerFaultsSuite,
+  workerShutdownSuite
+]
+
+/** The store, the locks and the wakes. */
 export const conformance: Suite = (engine, options) => {
   for (const suite of suites) suite(engine, options)
+}
+
+/** The workers, in files of their own: they take as long again. */
+export const workerConformance: Suite = (engine, options) => {
+  for (const suite of workerSuites) suite(engine, options)
 }

@@ -1,6 +1,6 @@
 /** What the worker suites share: workers whose events are kept, waits for conditions, and a Queue that misbehaves. */
-import { type Errors, Queue, Worker } from "alkstore"
-import { Clock, Deferred, Effect, Exit, Scope, Stream } from "effect"
+import { Errors, Queue, Worker } from "alkstore"
+import { Clock, Deferred, Effect, Fiber, Stream } from "effect"
 import { expect } from "vitest"
 
 export type Event = Worker.WorkerEvent
@@ -31,15 +31,21 @@ const watch = (worker: Worker.Worker) =>
   })
 
 /** Starts a worker that lives as long as the test; unless told otherwise, it waits for nobody at its end. */
-export const observe = <A, I, E, R>(queue: Queue.Definition<A, I>, options: Worker.Options<A, E, R>) =>
-  Effect.flatMap(Worker.fork(queue, { shutdownGrace: 0, ...options } as Worker.Options<A, E, R>), watch)
+export const observe = <A, I, E = never, R = never, H extends Worker.Handlers<A> = {}>(
+  queue: Queue.Definition<A, I>,
+  options: Worker.Options<A, E, R, H>
+) => Effect.flatMap(Worker.fork(queue, { shutdownGrace: 0, ...options } as typeof options), watch)
 
 /** Starts a worker that the test stops itself. */
-export const stoppable = <A, I, E, R>(queue: Queue.Definition<A, I>, options: Worker.Options<A, E, R>) =>
+export const stoppable = <A, I, E = never, R = never, H extends Worker.Handlers<A> = {}>(
+  queue: Queue.Definition<A, I>,
+  options: Worker.Options<A, E, R, H>
+) =>
   Effect.gen(function* () {
-    const scope = yield* Effect.acquireRelease(Scope.make(), (open) => Scope.close(open, Exit.void))
-    const observed = yield* Effect.flatMap(Scope.extend(Worker.make(queue, options), scope), watch)
-    return { ...observed, stop: Scope.close(scope, Exit.void) }
+    const started = yield* Deferred.make<Worker.Worker, Errors.InvalidArgument>()
+    const life = Effect.zipRight(Effect.intoDeferred(Worker.make(queue, options), started), Effect.never)
+    const fiber = yield* Effect.fork(Effect.scoped(life))
+    return { ...(yield* Effect.flatMap(Deferred.await(started), watch)), stop: Effect.asVoid(Fiber.interrupt(fiber)) }
   })
 
 /** Looks again and again, in real time, until it holds; at most for so long. */
@@ -71,17 +77,23 @@ export const numbers = (count: number): ReadonlyArray<number> => Array.from({ le
 
 /** Keeps count of how many run at once. */
 export const makeGauge = () => {
-  const gauge = { now: 0, most: 0 }
-  const during = <A, E, R>(self: Effect.Effect<A, E, R>) =>
-    Effect.acquireUseRelease(
-      Effect.sync(() => {
-        gauge.now++
-        gauge.most = Math.max(gauge.most, gauge.now)
-      }),
-      () => self,
-      () => Effect.sync(() => void gauge.now--)
-    )
-  return { ...gauge, during, read: () => gauge }
+  let now = 0
+  let most = 0
+  const enter = Effect.sync(() => {
+    now++
+    most = Math.max(most, now)
+  })
+  const leave = Effect.sync(() => void now--)
+  return {
+    during: <A, E, R>(self: Effect.Effect<A, E, R>) =>
+      Effect.acquireUseRelease(
+        enter,
+        () => self,
+        () => leave
+      ),
+    now: () => now,
+    most: () => most
+  }
 }
 
 /** Runs an effect with a Queue service that is the real one but for what is replaced. */
@@ -90,6 +102,11 @@ export const withQueue = <A, E, R>(
   self: Effect.Effect<A, E, R>
 ) => Effect.flatMap(Queue.Queue, (real) => Effect.provideService(self, Queue.Queue, { ...real, ...replace(real) }))
 
-/** A database that is not there. */
-export const gone = (StoreError: typeof Errors.StoreError, operation: string) =>
-  new StoreError({ reason: "connection", operation, message: `${operation}: the connection is gone`, cause: undefined })
+/** What every call answers while the database is not there. */
+export const gone = (operation: string) =>
+  new Errors.StoreError({
+    reason: "connection",
+    operation,
+    message: `${operation}: the connection is gone`,
+    cause: undefined
+  })
