@@ -97,13 +97,17 @@ const program = Effect.gen(function* () {
   yield* say("All as promised.")
 })
 
+// Interrupted by hand it tidies up as well
+const stop = new AbortController()
+for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => stop.abort())
+
 const exit = await program.pipe(
   Effect.ensuring(Effect.ignoreLogged(dropEverything)),
   Effect.scoped,
   Effect.provide(Database),
   Effect.tapErrorTag("Broken", ({ promise }) => say(`NOT AS PROMISED: ${promise}`)),
   Effect.tapErrorCause((cause) => Effect.logError("the demo failed", cause)),
-  Effect.runPromiseExit
+  (main) => Effect.runPromiseExit(main, { signal: stop.signal })
 )
 rmSync(directory, { recursive: true, force: true })
 process.exitCode = Exit.isSuccess(exit) ? 0 : 1

@@ -4,7 +4,7 @@
 import { type ChildProcess, spawn } from "node:child_process"
 import { createInterface } from "node:readline"
 import { fileURLToPath } from "node:url"
-import { Data, Effect, Schedule } from "effect"
+import { Data, type Duration, Effect, Schedule } from "effect"
 
 export class Broken extends Data.TaggedError("Broken")<{ readonly promise: string }> {}
 
@@ -35,13 +35,17 @@ export interface WorkerProcess {
   readonly ended: Effect.Effect<number | string, Broken>
 }
 
-const until = <A>(promise: string, look: () => A | undefined): Effect.Effect<A, Broken> =>
+const until = <A>(
+  promise: string,
+  look: () => A | undefined,
+  limit: Duration.DurationInput = "15 seconds"
+): Effect.Effect<A, Broken> =>
   Effect.suspend(() => {
     const found = look()
     return found === undefined ? Effect.fail(new Broken({ promise })) : Effect.succeed(found)
-  }).pipe(Effect.retry(Schedule.spaced("20 millis").pipe(Schedule.upTo("15 seconds"))))
+  }).pipe(Effect.retry(Schedule.spaced("20 millis").pipe(Schedule.upTo(limit))))
 
-/** Starts a worker process and waits until it is ready; it is killed when the scope closes, if it is still there. */
+/** Starts a worker process and waits until it is ready, for 30 s; the end of the scope kills it, if it is still there. */
 export const startWorker = Effect.gen(function* () {
   const told: Array<Told> = []
   let exit: number | string | undefined
@@ -62,11 +66,11 @@ export const startWorker = Effect.gen(function* () {
       else console.error(line)
     })
   }
-  const tells = (event: string, to?: string, attempt?: number) =>
-    until(`the worker ${event} ${to ?? ""}${attempt === undefined ? "" : `, attempt ${attempt}`}`, () =>
+  const tells = (event: string, to: string, attempt?: number) =>
+    until(`the worker ${event} ${to}${attempt === undefined ? "" : `, attempt ${attempt}`}`, () =>
       told.find((t) => t.event === event && t.to === to && (attempt === undefined || t.attempt === attempt))
     )
-  yield* tells("ready")
+  yield* until("the worker is ready", () => told.find(({ event }) => event === "ready"), "30 seconds")
   return {
     told,
     tells,
