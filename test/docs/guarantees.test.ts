@@ -23,3 +23,12 @@ test("every guarantee that a test cites exists", () => {
     []
   )
 })
+
+test("every guarantee is cited by a test, and says by which", () => {
+  expect(rows.filter(({ no }) => !cited.has(no)).map(({ no, promise }) => `${no}: ${promise}`)).toEqual([])
+  const wrong = rows.flatMap(({ no, provedBy }) => {
+    const named = [...provedBy.matchAll(/`([^`]+)`/g)].map(([, file = ""]) => `test/${file}`)
+    return named.length > 0 && named.every((file) => cited.get(no)?.has(file)) ? [] : [`${no}: ${provedBy}`]
+  })
+  expect(wrong).toEqual([])
+})
