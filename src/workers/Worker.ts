@@ -56,8 +56,9 @@ type ErrorOf<H> = H[keyof H] extends infer F ? (F extends Handler<never, infer E
 type NeedOf<H> = H[keyof H] extends infer F ? (F extends Handler<never, infer _, infer R> ? R : never) : never
 
 /** No handler for a tag that the queue does not have. */
-type Only<A, H> =
-  Exclude<keyof H, Tag<A>> extends never
+type Only<A, H> = [H] extends [never]
+  ? unknown
+  : Exclude<keyof H, Tag<A>> extends never
     ? unknown
     : { readonly handlers: { readonly [T in Exclude<keyof H, Tag<A>>]: never } }
 

@@ -30,13 +30,16 @@ export const makeEvents = () => {
 export const makeState = (queueName: string, workerId: string, policy: Policy, publish: (event: WorkerEvent) => void) =>
   Effect.gen(function* () {
     const wake = yield* Wake
+    const clock = yield* Clock
+    // What stood still before this worker was there is not its jobs' doing
+    const { mark: stallMark } = yield* clock.stall(Number.POSITIVE_INFINITY)
     const latch = () => Effect.unsafeMakeLatch(false)
     return {
       queueName,
       workerId,
       policy,
       queue: yield* Queue,
-      clock: yield* Clock,
+      clock,
       wake,
       subscription: yield* wake.subscribe(queueTopic(queueName)),
       held: new Map(),
@@ -63,7 +66,7 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       settles: latch(),
       toSettle: [],
       idle: latch(),
-      stallMark: 0,
+      stallMark,
       recent: [],
       publish
     } satisfies WorkerState as WorkerState

@@ -12,6 +12,7 @@ export interface Observed {
   readonly worker: Worker.Worker
   readonly events: ReadonlyArray<Seen>
   readonly of: <Tag extends Event["_tag"]>(tag: Tag) => ReadonlyArray<Extract<Seen, { readonly _tag: Tag }>>
+  /** Of all events but those that a busy machine may add. */
   readonly tags: () => ReadonlyArray<Event["_tag"]>
 }
 
@@ -26,7 +27,7 @@ const watch = (worker: Worker.Worker) =>
       worker,
       events,
       of: (tag) => events.filter((event) => event._tag === tag) as never,
-      tags: () => events.map(({ _tag }) => _tag)
+      tags: () => events.map(({ _tag }) => _tag).filter((tag) => tag !== "EventLoopBlocked")
     } satisfies Observed as Observed
   })
 

@@ -8,9 +8,9 @@ import { expect, test } from "vitest"
 
 const directory = fileURLToPath(new URL("../.tmp/types", import.meta.url))
 
-const prelude = `import { Queue, Worker } from "alkstore"
+const prelude = `import { Job, Queue, Worker } from "alkstore"
 import * as Sqlite from "alkstore/Sqlite"
-import { Context, Effect, Layer, Schema } from "effect"
+import { Context, Effect, Layer, Schedule, Schema } from "effect"
 const Emails = Queue.make("emails", { payload: Schema.Struct({ to: Schema.String }) })
 class Open extends Schema.TaggedClass<Open>()("Open", { account: Schema.String }) {}
 class Close extends Schema.TaggedClass<Close>()("Close", { account: Schema.String }) {}
@@ -25,7 +25,10 @@ const accepted: ReadonlyArray<string> = [
   `export default Emails.enqueue({ to: "a" }, { priority: 1 })`,
   `export default Accounts.enqueue(new Open({ account: "a" }))`,
   `export default run(Worker.layer(Emails, { handler: send }).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
-  `export default Worker.layer(Accounts, { handlers: { Open: (job) => Effect.log(job.payload.account) } })`
+  `export default run(Worker.layer(Accounts, { handlers: { Open: (job) => Effect.log(job.payload.account) } }).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`,
+  `export default run(Worker.layer(Accounts, { handlers: { Open: () => Effect.zipRight(Effect.addFinalizer(() => Effect.void), Effect.flatMap(Mailer, (mailer) => mailer.send("a"))), Close: () => Effect.fail("no") } }).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
+  `export default (options: Worker.Options<{ readonly to: string }>) => run(Worker.layer(Emails, options).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`,
+  `export default Worker.layer(Emails, { handler: () => Effect.fail("no"), retry: Schedule.whileInput(Schedule.forever, (failure: Job.JobFailure<string>) => failure.error !== "hopeless") })`
 ]
 
 const refused: ReadonlyArray<readonly [string, string]> = [
@@ -39,6 +42,22 @@ const refused: ReadonlyArray<readonly [string, string]> = [
   [
     "a worker without an engine",
     `export default run(Worker.layer(Emails, { handler: send }).pipe(Layer.provide(MailerLive)))`
+  ],
+  [
+    "a worker one of whose handlers needs a service that nobody provides",
+    `export default run(Worker.layer(Accounts, { handlers: { Open: () => Effect.void, Close: () => Effect.flatMap(Mailer, (mailer) => mailer.send("a")) } }).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`
+  ],
+  [
+    "a worker's option that is misspelt",
+    `export default Worker.layer(Emails, { handler: () => Effect.void, concurency: 2 })`
+  ],
+  [
+    "a handler and handlers at once",
+    `export default Worker.layer(Accounts, { handler: () => Effect.void, handlers: {} })`
+  ],
+  [
+    "a message that the queue does not have beside one that it has",
+    `export default Worker.layer(Accounts, { handlers: { Open: (job) => Effect.log(job.payload.account), Move: () => Effect.void } })`
   ],
   [
     "a handler for a message that the queue does not have",
