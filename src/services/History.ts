@@ -28,9 +28,6 @@ export interface History {
  */
 export const maxErrors = 10
 
-/** @internal */
-export const maxErrorBytes = 8 * 1024
-
 const maxFailureTimes = 100
 
 /** At most so many UTF-8 bytes as JSON, cut between characters, without anything a database could refuse. */
@@ -83,6 +80,7 @@ export const jobError = (options: {
     at: options.at,
     attempt: options.attempt,
     kind: options.kind,
+    // With the tag and the rest, within 8 KiB
     message: storable(describe(options.error), 2_000),
     ...(tag === undefined ? {} : { tag }),
     ...(detail === undefined ? {} : { detail: storable(detail, 4_000) })

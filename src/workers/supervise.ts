@@ -30,6 +30,8 @@ export const supervise = (
           )
     ),
     Effect.retry({ schedule: reconnect, while: (cause) => !Cause.isInterruptedOnly(cause) }),
-    Effect.catchAll(() => Effect.void),
+    // All that is left is the interruption that ends a worker
+    Effect.either,
+    Effect.asVoid,
     Effect.withTracerEnabled(false)
   )

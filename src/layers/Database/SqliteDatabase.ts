@@ -150,10 +150,8 @@ export const makeSqliteDatabase = (
       ),
       transaction: makeTransaction(sql, { begin: "BEGIN IMMEDIATE", retryBegin: retry }),
       holdsWriteLock: heldByUs(sql),
-      afterTransaction: Effect.scoped(sql.reserve).pipe(
-        Effect.asVoid,
-        Effect.catchAll(() => Effect.void)
-      )
+      // Who waits for the end wakes others then: a client that gives no connection has no open transaction either
+      afterTransaction: Effect.asVoid(Effect.either(Effect.scoped(sql.reserve)))
     } satisfies Database
   })
 
@@ -188,11 +186,12 @@ const inSavepoint = <A>(
   )
 }
 
-/** Whether somebody in this process has the one connection: it can be had without waiting, or not. */
+/**
+ * Whether somebody in this process has the one connection: it can be had without waiting, or not. A client that answers
+ * with an error is held by nobody.
+ */
 const heldByUs = (sql: SqlClient.SqlClient): Effect.Effect<boolean> =>
-  Effect.raceFirst(Effect.as(Effect.scoped(sql.reserve), false), Effect.as(Effect.yieldNow(), true)).pipe(
-    Effect.catchAll(() => Effect.succeed(false))
-  )
+  Effect.raceFirst(Effect.as(Effect.either(Effect.scoped(sql.reserve)), false), Effect.as(Effect.yieldNow(), true))
 
 /**
  * Sets the connection up. WAL is the client's own setting; where it is off, readers and the writer wait for each other.
