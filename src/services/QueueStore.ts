@@ -237,6 +237,11 @@ export interface Service {
    * SQLite connection. Always false on PostgreSQL.
    */
   readonly holdsWriteLock: Effect.Effect<boolean>
+  /**
+   * Whether an open transaction keeps everybody else from writing: claims, renewals and settles of this process wait
+   * until it has ended. True on SQLite, whose client has one connection; false on PostgreSQL.
+   */
+  readonly singleWriter: boolean
   /** Milliseconds on this process's monotonic clock: see `ClaimedRow.claimedMonotonic`. */
   readonly monotonic: Effect.Effect<number>
 }

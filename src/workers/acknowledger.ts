@@ -15,25 +15,13 @@ const batchSize = 500
 const lockedRetryMillis = 20
 
 /** Whether a settle that may have been written before is why this one found the job gone, or somebody else's. */
-const explains = (before: Settlement | undefined, outcome: SettleOutcome): boolean =>
+export const explains = (before: Settlement | undefined, outcome: SettleOutcome): boolean =>
   before !== undefined && (outcome === "gone" || (outcome === "lost" && before._tag === "Return"))
 
-/** What became of a settle, in the worker's books. */
-const conclude = (state: WorkerState, held: Held, outcome: SettleOutcome): void => {
+/** A job has been settled: the worker's books, and its events. */
+export const conclude = (state: WorkerState, held: Held, settlement: Settlement): void => {
   const job = jobRef(held.row)
-  if (outcome === "busy") {
-    state.toSettle.push(held)
-    return
-  }
   forget(state, held)
-  // Settled by its own handler, or by a settle of ours whose answer was lost: not a loss
-  const known = [held.settledByHand, held.sent ? held.settlement : undefined].find((s) => explains(s, outcome))
-  if (outcome !== "done" && known === undefined) {
-    state.counters.lost++
-    state.publish({ _tag: "LeaseLost", job })
-    return
-  }
-  const settlement = known ?? (held.settlement as Settlement)
   switch (settlement._tag) {
     case "Ack":
       state.counters.acked++
@@ -54,6 +42,23 @@ const conclude = (state: WorkerState, held: Held, outcome: SettleOutcome): void 
       }
     }
   }
+}
+
+/** What came of a settle. */
+const answered = (state: WorkerState, held: Held, outcome: SettleOutcome): void => {
+  if (outcome === "busy") {
+    state.toSettle.push(held)
+    return
+  }
+  // Settled by its own handler, in its transaction, or by a settle of ours whose answer was lost: not a loss
+  const known = [held.settledByHand, held.sent ? held.settlement : undefined].find((s) => explains(s, outcome))
+  if (outcome === "done" || known !== undefined) {
+    conclude(state, held, known ?? (held.settlement as Settlement))
+    return
+  }
+  forget(state, held)
+  state.counters.lost++
+  state.publish({ _tag: "LeaseLost", job: jobRef(held.row) })
 }
 
 /** The same transition with nothing in it that a database could refuse. */
@@ -77,7 +82,7 @@ const settle = (state: WorkerState, batch: ReadonlyArray<Held>, settlements: Rea
     ),
     Effect.tap((outcomes) =>
       Effect.sync(() => {
-        for (const [index, held] of batch.entries()) conclude(state, held, outcomes[index] ?? "lost")
+        for (const [index, held] of batch.entries()) answered(state, held, outcomes[index] ?? "lost")
       })
     )
   )
@@ -101,7 +106,7 @@ const oneByOne = (state: WorkerState, batch: ReadonlyArray<Held>) =>
                 `queue ${state.queueName}: job ${held.row.id} could not be settled; its lease is left to end`,
                 error
               ),
-              Effect.sync(() => conclude(state, held, "lost"))
+              Effect.sync(() => answered(state, held, "lost"))
             )
         )
       )

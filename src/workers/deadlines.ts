@@ -6,65 +6,73 @@ import { Effect, Exit } from "effect"
 import { sleepMillis } from "../schedule/Polling.js"
 import * as Settlement from "../services/Settlement.js"
 import { decide } from "./decide.js"
-import { databaseNow, forget, type Held, jobRef, offerSettle, type WorkerState } from "./held.js"
-import { stop } from "./runJob.js"
+import { databaseNow, forget, type Held, jobRef, offerSettle, type Run, type WorkerState } from "./held.js"
+import { stop } from "./interrupt.js"
 
 const never = Number.POSITIVE_INFINITY
 
 /** When this job needs a look again. */
 const nextLook = (state: WorkerState, held: Held): number => {
-  const { marginMillis, timeoutMillis, visibilityMillis } = state.policy
-  switch (held.phase) {
-    case "buffered":
-      return held.row.claimedMonotonic + visibilityMillis / 3
-    case "running":
-      return held.stop === undefined
-        ? Math.min(held.startedAt + timeoutMillis, held.deadline - marginMillis)
-        : held.stuckAt
-    case "lost":
-      return held.stuckAt
-    default:
-      return never
-  }
+  const { marginMillis, maxWaitMillis, timeoutMillis, visibilityMillis } = state.policy
+  const { phase, row, run } = held
+  if (phase === "buffered")
+    return row.claimedMonotonic + (held.ripe || maxWaitMillis === 0 ? visibilityMillis / 3 : maxWaitMillis)
+  if (run === undefined || (phase !== "running" && phase !== "lost")) return never
+  return phase === "running" && held.stop === undefined
+    ? Math.min(run.startedAt + timeoutMillis, held.deadline - marginMillis)
+    : run.stuckAt
 }
 
-/** The slot of a handler that ignores its interruption is given up; its job fails, unless the lease is gone anyway. */
-const giveUp = (state: WorkerState, held: Held) =>
+/** The slot of a handler that ignores its interruption is given up. */
+const freeSlot = (state: WorkerState, run: Run) => {
+  if (run.stuck) return Effect.void
+  run.stuck = true
+  state.running--
+  state.stuck++
+  state.room.unsafeOpen()
+  const jobs = run.members.map(({ row }) => row.id).join(", ")
+  return Effect.logWarning(
+    `queue ${state.queueName}: the handler of job ${jobs} ignores its interruption; its slot is given up`
+  )
+}
+
+/** A job whose handler is stuck fails, unless its lease is gone anyway. */
+const giveUp = (state: WorkerState, held: Held, run: Run) =>
   Effect.gen(function* () {
     const lost = held.phase === "lost"
-    state.running--
-    state.stuck++
     state.publish({ _tag: "Stuck", job: jobRef(held.row) })
-    yield* Effect.logWarning(
-      `queue ${state.queueName}: the handler of job ${held.row.id} ignores its interruption; its slot is given up`
-    )
+    yield* freeSlot(state, run)
     if (!lost && held.stop !== "unreachable") {
       const now = yield* databaseNow(state, held.row)
       const { retry, timeoutMillis } = state.policy
       const { settlement } = yield* decide({ row: held.row, exit: Exit.void, stop: "stuck", now, retry, timeoutMillis })
-      // Another entry, so that the fiber's own entry can say when it ends after all
-      const ghost: Held = { ...held, fiber: undefined }
+      // Another entry, so that the handler's own can say that the job is none of its any more
+      const ghost: Held = { ...held }
       state.held.set(held.row.token, ghost)
       offerSettle(state, ghost, settlement)
     } else {
       forget(state, held)
     }
     held.phase = "stuck"
-    state.room.unsafeOpen()
   })
 
 const look = (state: WorkerState, held: Held, now: number, frozen: Effect.Effect<boolean>, next: () => void) =>
   Effect.gen(function* () {
     if (nextLook(state, held) > now) return
-    if (held.phase === "buffered") {
+    const { run } = held
+    if (held.phase === "buffered" || run === undefined) {
+      if (now < held.row.claimedMonotonic + state.policy.visibilityMillis / 3) {
+        held.ripe = true
+        return next()
+      }
       state.buffer.splice(state.buffer.indexOf(held), 1)
       return offerSettle(state, held, Settlement.givenBack(held.row, 0))
     }
     if (held.stop !== undefined || held.phase === "lost") {
-      yield* giveUp(state, held)
+      yield* giveUp(state, held, run)
       return next()
     }
-    if (held.startedAt + state.policy.timeoutMillis <= now) {
+    if (run.startedAt + state.policy.timeoutMillis <= now) {
       state.publish({ _tag: "TimedOut", job: jobRef(held.row) })
       return stop(state, held, "timeout", now)
     }

@@ -6,9 +6,11 @@ import { Duration, Effect } from "effect"
 import { outageRetry, sleepMillis } from "../schedule/Polling.js"
 import type { ClaimResult } from "../services/QueueStore.js"
 import * as Settlement from "../services/Settlement.js"
-import { arm, type Held, makeHeld, offerSettle, type WorkerState } from "./held.js"
+import { nextMembers } from "./batch.js"
+import { arm, makeHeld, makeRun, offerSettle, type WorkerState } from "./held.js"
 import type { JobFork } from "./jobFork.js"
-import { type Reader, runJob } from "./runJob.js"
+import type { Perform } from "./perform.js"
+import { runJob } from "./runJob.js"
 
 /** As many as the handlers clear in this time are claimed ahead of them. */
 const aheadMillis = 250
@@ -19,39 +21,48 @@ const aheadSize = 16 * 1024 * 1024
 /** While enough jobs are ready, lapsed leases are looked for this often. */
 const probeMillis = 1_000
 
+/** The most of either kind in one claim. */
+const maxClaim = 10_000
+
 export interface Starter {
   /** Starts buffered jobs in free slots. */
   readonly start: () => void
 }
 
-export const makeStarter = <A>(state: WorkerState, reader: Reader<A>, fork: JobFork): Starter => {
+export const makeStarter = (state: WorkerState, perform: Perform, fork: JobFork): Starter => {
   const start = () => {
-    while (state.running < state.policy.concurrency && state.buffer.length > 0) {
-      const held = state.buffer.shift() as Held
-      held.phase = "running"
+    while (state.running < state.policy.concurrency) {
+      const members = nextMembers(state)
+      if (members.length === 0) return
+      const run = makeRun(members)
+      for (const held of members) {
+        held.phase = "running"
+        held.run = run
+      }
       state.running++
-      held.fiber = fork(held, (scope) => runJob(state, held, reader, scope, start))
+      run.fiber = fork(members, (scope) => runJob(state, run, perform, scope, start))
     }
   }
   return { start }
 }
 
 const prefetch = (state: WorkerState): number => {
-  const { concurrency, maxPrefetch } = state.policy
+  const { batchSize, concurrency, maxPrefetch } = state.policy
   if (state.meanRun === undefined) return 0
-  const cleared = Math.floor((aheadMillis * concurrency) / Math.max(state.meanRun, 0.01))
+  const cleared = Math.floor((aheadMillis * concurrency) / Math.max(state.meanRun, 0.01)) * batchSize
   return Math.min(maxPrefetch, cleared, Math.floor(aheadSize / Math.max(1, state.meanSize)))
 }
 
 /** How much there is room for: free slots, and what may be claimed ahead of them. */
 const room = (state: WorkerState) => {
   if (state.paused || state.draining || state.state === "failed") return { limit: 0, ahead: 0 }
-  const free = Math.max(0, state.policy.concurrency - state.running - state.buffer.length)
+  const { batchSize, concurrency } = state.policy
+  const free = (concurrency - state.running) * batchSize - state.buffer.length
   const most = prefetch(state)
-  const waiting = Math.max(0, state.running + state.buffer.length - state.policy.concurrency)
+  const waiting = Math.max(0, -free)
   // Refilled when half empty, so that claims stay large
   const ahead = waiting <= most / 2 ? most - waiting : 0
-  return { limit: free, ahead: free > 0 || ahead > 0 ? ahead : 0 }
+  return { limit: Math.min(maxClaim, Math.max(0, free)), ahead: Math.min(maxClaim, ahead) }
 }
 
 const take = (state: WorkerState, starter: Starter, result: ClaimResult): void => {
@@ -65,7 +76,8 @@ const take = (state: WorkerState, starter: Starter, result: ClaimResult): void =
   if (result.jobs.length > 0) state.holding.unsafeOpen()
   starter.start()
   const [first] = state.buffer
-  if (first !== undefined) arm(state, first.row.claimedMonotonic + state.policy.visibilityMillis / 3)
+  const { maxWaitMillis, visibilityMillis } = state.policy
+  if (first !== undefined) arm(state, first.row.claimedMonotonic + (maxWaitMillis || visibilityMillis / 3))
 }
 
 export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<never> => {

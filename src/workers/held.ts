@@ -11,22 +11,35 @@ import type { Stop } from "./decide.js"
 import type { Policy } from "./policy.js"
 import type { JobRef, WorkerEvent } from "./WorkerEvent.js"
 
+/** One call of a handler: one job, or those of a batch. */
+export interface Run {
+  /** The jobs whose end it decides. One that cannot be decoded leaves. */
+  readonly members: Array<Held>
+  fiber: Fiber.RuntimeFiber<unknown, unknown> | undefined
+  /** Monotonic milliseconds; infinite until the fiber has started. */
+  startedAt: number
+  /** Monotonic milliseconds: when it counts as stuck; infinite until it is interrupted. */
+  stuckAt: number
+  /** It ignored its interruption, and its slot was given up. */
+  stuck: boolean
+}
+
 export interface Held {
   readonly row: ClaimedRow
   /** `buffered`, then `running`, then `settling`; `lost` and `stuck` leave the handler to itself. */
   phase: "buffered" | "running" | "settling" | "lost" | "stuck"
-  fiber: Fiber.RuntimeFiber<unknown, unknown> | undefined
+  /** From its start on. */
+  run: Run | undefined
+  /** It has waited long enough for others to fill its batch. */
+  ripe: boolean
   /** Monotonic milliseconds: when the lease ends as far as this process knows. */
   deadline: number
-  /** Monotonic milliseconds; infinite until the fiber has started. */
-  startedAt: number
-  /** Why the handler was interrupted, and when it counts as stuck. */
+  /** Why the runtime wants no more of the handler for this job. */
   stop: Stop | undefined
-  stuckAt: number
   /** Progress that is not written yet. */
   progress: string | undefined
   beat: boolean
-  /** How the handler settled the job itself; perhaps in a transaction that was rolled back since. */
+  /** How the job was settled in the handler's own transaction, or by its handler; perhaps rolled back since. */
   settledByHand: Settlement | undefined
   settlement: Settlement | undefined
   /** A settle was sent and its answer lost: finding the job gone means that it was done. */
@@ -52,6 +65,7 @@ export interface WorkerState {
   /** By lease token: one job may be here twice, under an old lease and a new one. */
   readonly held: Map<number, Held>
   readonly buffer: Array<Held>
+  /** Handlers that run now: slots in use. */
   running: number
   stuck: number
   paused: boolean
@@ -102,16 +116,23 @@ export const jobRef = (row: ClaimedRow): JobRef => ({
 export const makeHeld = (row: ClaimedRow): Held => ({
   row,
   phase: "buffered",
-  fiber: undefined,
+  run: undefined,
+  ripe: false,
   deadline: row.claimedMonotonic + row.visibilityMillis,
-  startedAt: Number.POSITIVE_INFINITY,
   stop: undefined,
-  stuckAt: Number.POSITIVE_INFINITY,
   progress: undefined,
   beat: false,
   settledByHand: undefined,
   settlement: undefined,
   sent: false
+})
+
+export const makeRun = (members: Array<Held>): Run => ({
+  members,
+  fiber: undefined,
+  startedAt: Number.POSITIVE_INFINITY,
+  stuckAt: Number.POSITIVE_INFINITY,
+  stuck: false
 })
 
 /** The present by the database's clock, as far as this process can tell without asking it. */

@@ -3,23 +3,26 @@
  * fiber's beginnings instead of by wrapping effects, which would cost a job more than all else together.
  */
 import { Context, Effect, FiberId, FiberRef, FiberRefs, HashMap, Runtime, RuntimeFlags, Scope } from "effect"
-import type { Held } from "./held.js"
+import type { Held, Run } from "./held.js"
 
 /** It belongs to no other fiber: it ends by its job's end or an interrupt. */
 export type JobFork = (
-  held: Held,
+  members: ReadonlyArray<Held>,
   life: (scope: Scope.CloseableScope) => Effect.Effect<void, never, Scope.Scope>
-) => Held["fiber"]
+) => Run["fiber"]
 
 export const makeJobFork = <R>(runtime: Runtime.Runtime<R>): JobFork => {
   const outer = FiberRefs.getOrDefault(runtime.fiberRefs, FiberRef.currentLogAnnotations)
-  return ({ row }, life) => {
+  return (members, life) => {
     const scope = Effect.runSync(Scope.make())
-    const annotations = outer.pipe(
-      HashMap.set("queue", row.queue as unknown),
-      HashMap.set("job", row.id as unknown),
-      HashMap.set("attempt", row.attempt as unknown)
-    )
+    const [first] = members
+    let annotations = HashMap.set(outer, "queue", first?.row.queue as unknown)
+    if (members.length > 1) annotations = HashMap.set(annotations, "jobs", members.map(({ row }) => row.id).join(", "))
+    else
+      annotations = annotations.pipe(
+        HashMap.set("job", first?.row.id as unknown),
+        HashMap.set("attempt", first?.row.attempt as unknown)
+      )
     const own = Runtime.make({
       context: Context.add(runtime.context, Scope.Scope, scope),
       runtimeFlags: RuntimeFlags.disable(runtime.runtimeFlags, RuntimeFlags.Interruption),

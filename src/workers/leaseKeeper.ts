@@ -7,7 +7,7 @@ import * as Heartbeat from "../schedule/Heartbeat.js"
 import { renewalRetry } from "../schedule/Renewal.js"
 import type { RenewOutcome } from "../services/QueueStore.js"
 import { arm, type Held, jobRef, type WorkerState } from "./held.js"
-import { lose, stop } from "./runJob.js"
+import { lose, stop } from "./interrupt.js"
 
 const batchSize = 1_000
 

@@ -9,7 +9,7 @@ import type { WorkerState } from "./held.js"
 import type { Policy } from "./policy.js"
 import type { WorkerEvent } from "./WorkerEvent.js"
 
-export const makeEvents = () => {
+export const makeEvents = (observe: (event: WorkerEvent) => void = () => {}) => {
   const readers = new Set<(event: WorkerEvent) => void>()
   const events = Stream.asyncPush<WorkerEvent>(
     (emit) => {
@@ -22,6 +22,7 @@ export const makeEvents = () => {
     { bufferSize: 10_000, strategy: "sliding" }
   )
   const publish = (event: WorkerEvent) => {
+    observe(event)
     for (const read of readers) read(event)
   }
   return { events, publish }

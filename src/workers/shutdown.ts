@@ -7,7 +7,7 @@ import { Effect, Fiber } from "effect"
 import { sleepMillis } from "../schedule/Polling.js"
 import * as Settlement from "../services/Settlement.js"
 import { type Held, offerSettle, type WorkerState } from "./held.js"
-import { stop } from "./runJob.js"
+import { stop } from "./interrupt.js"
 
 /** After the grace: for finalizers and the last writes. */
 const lastMillis = 1_000

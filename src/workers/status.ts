@@ -2,14 +2,17 @@
  * What a worker's state looks like from outside.
  */
 import { Duration, Effect } from "effect"
-import type { WorkerState } from "./held.js"
+import type { Held, WorkerState } from "./held.js"
 import type { Health, Status } from "./WorkerEvent.js"
+
+const count = (state: WorkerState, of: Held["phase"]): number =>
+  [...state.held.values()].filter(({ phase }) => phase === of).length
 
 export const statusOf = (state: WorkerState): Status => ({
   state: state.state,
-  running: state.running,
+  running: count(state, "running") + count(state, "lost"),
   buffered: state.buffer.length,
-  settling: [...state.held.values()].filter((held) => held.phase === "settling").length,
+  settling: count(state, "settling"),
   stuck: state.stuck,
   ...state.counters
 })

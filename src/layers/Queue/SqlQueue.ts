@@ -239,6 +239,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       transaction: db.transaction,
       detached,
       holdsWriteLock: db.holdsWriteLock,
+      singleWriter: db.names.engine === "sqlite",
       monotonic: clock.monotonic
     } satisfies Service
   })
