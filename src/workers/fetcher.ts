@@ -109,12 +109,14 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
         state.claimError = undefined
         state.publish({ _tag: "Recovered" })
       }
+      state.telemetry.claimed(result.jobs)
       take(state, starter, result)
       return result
     }).pipe(Effect.ensuring(claimed), Effect.uninterruptible)
 
   const outage = (error: { readonly message: string }) =>
     Effect.suspend(() => {
+      state.telemetry.waits(false)
       const first = state.claimError === undefined
       state.claimError = error.message
       if (!first) return Effect.void
@@ -138,7 +140,10 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   return Effect.gen(function* () {
     yield* state.room.close
     const { ahead, limit } = room(state)
-    if (limit + ahead === 0) return yield* state.room.await
+    if (limit + ahead === 0) {
+      state.telemetry.waits(false)
+      return yield* state.room.await
+    }
     const result = yield* claim(limit, ahead).pipe(
       Effect.tapError(outage),
       Effect.retry(outageRetry),
@@ -149,6 +154,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       fruitless = 0
       return
     }
+    state.telemetry.waits(!result.more)
     yield* rest(result, limit)
   }).pipe(Effect.forever)
 }

@@ -9,6 +9,7 @@ import type { ClaimedRow, Settlement } from "../services/Settlement.js"
 import type { Subscription, Service as WakeService } from "../services/Wake.js"
 import type { Stop } from "./decide.js"
 import type { Policy } from "./policy.js"
+import type { TelemetryHooks } from "./telemetryHooks.js"
 import type { JobRef, WorkerEvent } from "./WorkerEvent.js"
 
 /** One call of a handler: one job, or those of a batch. */
@@ -62,6 +63,7 @@ export interface WorkerState {
   readonly clock: ClockService
   readonly wake: WakeService
   readonly subscription: Subscription
+  readonly telemetry: TelemetryHooks
   /** By lease token: one job may be here twice, under an old lease and a new one. */
   readonly held: Map<number, Held>
   readonly buffer: Array<Held>

@@ -11,8 +11,12 @@ export type JobFork = (
   life: (scope: Scope.CloseableScope) => Effect.Effect<void, never, Scope.Scope>
 ) => Run["fiber"]
 
-export const makeJobFork = <R>(runtime: Runtime.Runtime<R>): JobFork => {
-  const outer = FiberRefs.getOrDefault(runtime.fiberRefs, FiberRef.currentLogAnnotations)
+export const makeJobFork = <R>(runtime: Runtime.Runtime<R>, worker: string): JobFork => {
+  const outer = HashMap.set(
+    FiberRefs.getOrDefault(runtime.fiberRefs, FiberRef.currentLogAnnotations),
+    "worker",
+    worker as unknown
+  )
   return (members, life) => {
     const scope = Effect.runSync(Scope.make())
     const [first] = members

@@ -7,13 +7,14 @@ import { Queue } from "../services/QueueStore.js"
 import { queueTopic, Wake } from "../services/Wake.js"
 import type { WorkerState } from "./held.js"
 import type { Policy } from "./policy.js"
+import { makeTelemetryHooks } from "./telemetryHooks.js"
 import type { WorkerEvent } from "./WorkerEvent.js"
 
-export const makeEvents = (observe: (event: WorkerEvent) => void = () => {}) => {
-  const readers = new Set<(event: WorkerEvent) => void>()
-  const events = Stream.asyncPush<WorkerEvent>(
+export const makeEvents = <E = WorkerEvent>(observe: (event: E) => void = () => {}) => {
+  const readers = new Set<(event: E) => void>()
+  const events = Stream.asyncPush<E>(
     (emit) => {
-      const read = (event: WorkerEvent) => void emit.single(event)
+      const read = (event: E) => void emit.single(event)
       return Effect.acquireRelease(
         Effect.sync(() => readers.add(read)),
         () => Effect.sync(() => readers.delete(read))
@@ -21,7 +22,7 @@ export const makeEvents = (observe: (event: WorkerEvent) => void = () => {}) => 
     },
     { bufferSize: 10_000, strategy: "sliding" }
   )
-  const publish = (event: WorkerEvent) => {
+  const publish = (event: E) => {
     observe(event)
     for (const read of readers) read(event)
   }
@@ -35,6 +36,7 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
     // What stood still before this worker was there is not its jobs' doing
     const { mark: stallMark } = yield* clock.stall(Number.POSITIVE_INFINITY)
     const latch = () => Effect.unsafeMakeLatch(false)
+    const telemetry = yield* makeTelemetryHooks(queueName, workerId)
     return {
       queueName,
       workerId,
@@ -43,6 +45,7 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       clock,
       wake,
       subscription: yield* wake.subscribe(queueTopic(queueName)),
+      telemetry,
       held: new Map(),
       buffer: [],
       running: 0,
@@ -69,6 +72,9 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       idle: latch(),
       stallMark,
       recent: [],
-      publish
+      publish: (event) => {
+        telemetry.count(event)
+        publish(event)
+      }
     } satisfies WorkerState as WorkerState
   })

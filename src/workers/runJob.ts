@@ -55,6 +55,7 @@ const ended = (state: WorkerState, run: Run, exit: Exit.Exit<Ends, unknown>, nex
       return
     }
     const took = (yield* state.clock.monotonic) - run.startedAt
+    state.telemetry.ran(took)
     state.meanRun = state.meanRun === undefined ? took : state.meanRun * 0.9 + took * 0.1
     state.running--
     const kept = run.members.filter((held) => {
@@ -85,9 +86,10 @@ export const runJob = (
     const { marginMillis, timeoutMillis } = state.policy
     for (const held of run.members) {
       arm(state, Math.min(run.startedAt + timeoutMillis, held.deadline - marginMillis))
+      state.telemetry.started(held.row, run.startedAt)
       state.publish({ _tag: "Started", job: jobRef(held.row) })
     }
-    const handled = yield* Effect.exit(Effect.interruptible(perform(state, run)))
+    const handled = yield* state.telemetry.span(run, Effect.exit(Effect.interruptible(perform(state, run))))
     const closed = yield* Effect.exit(Scope.close(scope, handled))
     yield* ended(state, run, Exit.zipLeft(handled, closed), next)
   })

@@ -98,7 +98,7 @@ export const start = <A, I, E, R, H extends Handlers<A>>(
     const state = yield* makeState(queue.name, id, policy, publish)
     const runtime = yield* Effect.runtime<Exclude<R | NeedOf<H>, Scope.Scope>>()
     const failure = yield* Deferred.make<never, WorkerFailed>()
-    const starter = makeStarter(state, performOf(queue, options), makeJobFork(runtime))
+    const starter = makeStarter(state, performOf(queue, options), makeJobFork(runtime, id))
     const fail = (reason: string) =>
       Effect.suspend(() => {
         state.state = "failed"
