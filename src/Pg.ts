@@ -14,6 +14,7 @@ import { postgresNames } from "./layers/engine.js"
 import * as SqlLock from "./layers/Lock/SqlLock.js"
 import { migrate } from "./layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "./layers/Queue/SqlQueue.js"
+import * as SqlSchedules from "./layers/Schedules/SqlSchedules.js"
 import * as PgWake from "./layers/Wake/PgWake.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import { Clock } from "./services/Clock.js"
@@ -21,7 +22,9 @@ import type { InvalidArgument, SchemaMismatch, StoreError } from "./services/Err
 import { checkInteger, checkSchema } from "./services/input.js"
 import type { Lock } from "./services/Lock.js"
 import type { Queue } from "./services/QueueStore.js"
+import type { Schedules } from "./services/ScheduleStore.js"
 import type { Wake } from "./services/Wake.js"
+import * as Scheduler from "./workers/Scheduler.js"
 import * as Sweeper from "./workers/Sweeper.js"
 
 /**
@@ -35,6 +38,8 @@ export interface Options {
   readonly migrate?: boolean | undefined
   /** Run the sweeper in this process (default). */
   readonly sweeper?: boolean | Sweeper.SweeperOptions | undefined
+  /** Fire schedules in this process (default). */
+  readonly scheduler?: boolean | undefined
   /** Where the Layer's own connections go, when not where the client's go: around a pooler, say. */
   readonly connection?:
     | {
@@ -67,7 +72,7 @@ export interface Options {
  * @since 0.1.0
  * @category models
  */
-export type Services = Queue | Wake | Clock | Lock
+export type Services = Queue | Wake | Clock | Lock | Schedules
 
 /** The client's own connection settings, as its driver takes them. */
 const configOf = (client: PgClient.PgClientConfig, options: Options): ClientConfig => {
@@ -136,12 +141,18 @@ const make = (options: Options, seams: Seams) =>
             probeTimeoutMillis: 2_000
           }))
     const base = Layer.merge(wake, Layer.succeed(Clock, clock))
+    const notify = options.notify ?? true
     const engine = Layer.provideMerge(
-      Layer.merge(SqlQueue.layer(db, { notify: options.notify ?? true }), SqlLock.layer(db)),
+      Layer.mergeAll(SqlQueue.layer(db, { notify }), SqlLock.layer(db), SqlSchedules.layer(db, { notify })),
       base
     )
-    if (options.sweeper === false) return engine
-    return Layer.provideMerge(Sweeper.layer(typeof options.sweeper === "object" ? options.sweeper : {}), engine)
+    const maintenance = Layer.merge(
+      options.sweeper === false
+        ? Layer.empty
+        : Sweeper.layer(typeof options.sweeper === "object" ? options.sweeper : {}),
+      options.scheduler === false ? Layer.empty : Scheduler.layer
+    )
+    return Layer.provideMerge(maintenance, engine)
   })
 
 /**

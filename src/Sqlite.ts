@@ -14,6 +14,7 @@ import { sqliteNames } from "./layers/engine.js"
 import * as SqlLock from "./layers/Lock/SqlLock.js"
 import { migrate } from "./layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "./layers/Queue/SqlQueue.js"
+import * as SqlSchedules from "./layers/Schedules/SqlSchedules.js"
 import { storeError } from "./layers/storeError.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import * as SqliteWake from "./layers/Wake/SqliteWake.js"
@@ -23,7 +24,9 @@ import type { InvalidArgument, SchemaMismatch, StoreError } from "./services/Err
 import { checkPrefix } from "./services/input.js"
 import type { Lock } from "./services/Lock.js"
 import type { Queue } from "./services/QueueStore.js"
+import type { Schedules } from "./services/ScheduleStore.js"
 import type { Wake } from "./services/Wake.js"
+import * as Scheduler from "./workers/Scheduler.js"
 import * as Sweeper from "./workers/Sweeper.js"
 
 /**
@@ -37,6 +40,8 @@ export interface Options {
   readonly migrate?: boolean | undefined
   /** Run the sweeper in this process (default). */
   readonly sweeper?: boolean | Sweeper.SweeperOptions | undefined
+  /** Fire schedules in this process (default). */
+  readonly scheduler?: boolean | undefined
   /**
    * `PRAGMA busy_timeout` of the client: how long a statement blocks the event loop for the write lock. Short, because
    * the driver waits synchronously; the library then waits on without blocking. Default 10 ms.
@@ -61,7 +66,7 @@ export interface Options {
  * @since 0.1.0
  * @category models
  */
-export type Services = Queue | Wake | Clock | Lock
+export type Services = Queue | Wake | Clock | Lock | Schedules
 
 const isMemory = (filename: string): boolean =>
   filename === "" || filename === ":memory:" || filename.startsWith("file::memory:")
@@ -75,8 +80,8 @@ const wakeLayer = (filename: string, options: Options): Layer.Layer<Wake> => {
 }
 
 /** @internal */
-export const services = (db: Database): Layer.Layer<Queue | Lock, never, Wake | Clock> =>
-  Layer.merge(SqlQueue.layer(db, { notify: false }), SqlLock.layer(db))
+export const services = (db: Database): Layer.Layer<Queue | Lock | Schedules, never, Wake | Clock> =>
+  Layer.mergeAll(SqlQueue.layer(db, { notify: false }), SqlLock.layer(db), SqlSchedules.layer(db, { notify: false }))
 
 /** What tests replace. */
 export interface Seams {
@@ -100,8 +105,13 @@ const make = (options: Options, seams: Seams) =>
     yield* migrate(db, options.migrate === false ? "verify" : "migrate")
     const base = Layer.merge(seams.wake ?? wakeLayer(sql.config.filename, options), Layer.succeed(Clock, clock))
     const engine = Layer.provideMerge(services(db), base)
-    if (options.sweeper === false) return engine
-    return Layer.provideMerge(Sweeper.layer(typeof options.sweeper === "object" ? options.sweeper : {}), engine)
+    const maintenance = Layer.merge(
+      options.sweeper === false
+        ? Layer.empty
+        : Sweeper.layer(typeof options.sweeper === "object" ? options.sweeper : {}),
+      options.scheduler === false ? Layer.empty : Scheduler.layer
+    )
+    return Layer.provideMerge(maintenance, engine)
   })
 
 /**

@@ -47,7 +47,14 @@ const postgres = (text: string, namespace: string | undefined): Target => {
     open: async (migrate) => {
       const Pg = await import("./Pg.js")
       // A migration of big tables may take its time
-      const options = { namespace, migrate, sweeper: false, listen: false, statementTimeout: "1 hour" } as const
+      const options = {
+        namespace,
+        migrate,
+        sweeper: false,
+        scheduler: false,
+        listen: false,
+        statementTimeout: "1 hour"
+      } as const
       return Pg.layerUrl(Redacted.make(text), options)
     }
   }
@@ -59,7 +66,7 @@ const sqlite = (file: string, namespace: string | undefined, check: boolean): Ta
     shown: file,
     open: async (migrate) => {
       const Sqlite = await import("./Sqlite.js")
-      return Sqlite.layerFile(file, { namespace, migrate, sweeper: false, watch: false })
+      return Sqlite.layerFile(file, { namespace, migrate, sweeper: false, scheduler: false, watch: false })
     }
   }
 }

@@ -64,6 +64,7 @@ export interface Names {
   readonly lanes: string
   readonly queues: string
   readonly locks: string
+  readonly schedules: string
   readonly migrations: string
   /** PostgreSQL: the sequence; SQLite: the table with the counter. */
   readonly tokens: string
@@ -96,6 +97,7 @@ const tablesOf = (name: (table: string) => string) => ({
   lanes: name("lanes"),
   queues: name("queues"),
   locks: name("locks"),
+  schedules: name("schedules"),
   migrations: name("migrations"),
   tokens: name("tokens"),
   jobIds: name("job_ids")

@@ -10,18 +10,8 @@ import { Cron } from "croner"
 import { type DateTime, Duration, Either } from "effect"
 import { InvalidArgument } from "../services/Errors.js"
 import { checkDuration, checkInstant } from "../services/input.js"
+import type { Rule } from "../services/ScheduleStore.js"
 import { makeZone, type Zone } from "./zone.js"
-
-/**
- * What can be asked for: a cron expression (`timeZone` is UTC unless given), or a period from an anchor (the Unix epoch
- * unless given).
- *
- * @since 0.1.0
- * @category models
- */
-export type Rule =
-  | { readonly cron: string; readonly timeZone?: string | undefined }
-  | { readonly every: Duration.DurationInput; readonly anchor?: Date | DateTime.DateTime | undefined }
 
 /**
  * A recurrence, parsed. What is stored of it is in `rule`.
@@ -231,7 +221,7 @@ export const between = (recurrence: Recurrence, from: number, until: number, lim
       at = recurrence.next(at)
     }
     if (found.length > bound) tooMany = span
-    else if (found.length >= limit || until - span <= from) return found.slice(-limit)
+    else if (found.length >= limit || !(until - span > from)) return found.slice(-limit)
     else tooFew = span
     span = tooMany === Number.POSITIVE_INFINITY ? span * 2 : (tooFew + tooMany) / 2
   }

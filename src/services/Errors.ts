@@ -247,3 +247,16 @@ export class WorkerFailed extends Data.TaggedError("WorkerFailed")<{
 }> {
   readonly retryable = false
 }
+
+/**
+ * There is no schedule of this name. Nothing was changed.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class ScheduleNotFound extends Data.TaggedError("ScheduleNotFound")<{
+  readonly schedule: string
+  readonly message: string
+}> {
+  readonly retryable = false
+}

@@ -61,6 +61,8 @@ export interface Definition<A, I = unknown> {
   readonly name: string
   readonly payload: Schema.Schema<A, I>
   readonly maxCrashes: number
+  /** Of its jobs, where an enqueue says nothing else. */
+  readonly defaults: Defaults
   /** What is wrong with the definition, if anything. */
   readonly check: Effect.Effect<void, InvalidArgument>
   /** Adds a job. Inside a transaction of the queue's client it commits or rolls back with it. */
@@ -135,6 +137,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
     name,
     payload: options.payload,
     maxCrashes,
+    defaults,
     check,
     enqueue: Effect.fn("Queue.enqueue")(function* (payload, job = {}) {
       const queue = yield* Queue

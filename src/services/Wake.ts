@@ -66,3 +66,11 @@ export const queueTopic = (queue: string): string => queue
  * @category constructors
  */
 export const lockTopic = (lock: string): string => `#${lock}`
+
+/**
+ * The topic of changes to schedules: no queue and no lock can have such a name.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const scheduleTopic = "@"

@@ -2,7 +2,8 @@
 import { Either } from "effect"
 import fc from "fast-check"
 import { describe, expect, test } from "vitest"
-import { between, parse, type Recurrence, type Rule, restore } from "../../src/schedule/Recurrence.js"
+import { between, parse, type Recurrence, restore } from "../../src/schedule/Recurrence.js"
+import type { Rule } from "../../src/services/ScheduleStore.js"
 
 const parsed = (rule: Rule): Recurrence => Either.getOrThrow(parse(rule))
 

@@ -8,6 +8,7 @@ import type { Database, Verb } from "../../Database/Database.js"
 import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
 import { int } from "../statements/rows.js"
 import { initial } from "./0001_initial.js"
+import { schedules } from "./0002_schedules.js"
 
 interface Migration {
   readonly version: number
@@ -17,7 +18,10 @@ interface Migration {
   readonly up: PerEngine<(n: Names) => ReadonlyArray<string>>
 }
 
-export const migrations: ReadonlyArray<Migration> = [{ version: 1, name: "initial", oldestReader: 1, up: initial }]
+export const migrations: ReadonlyArray<Migration> = [
+  { version: 1, name: "initial", oldestReader: 1, up: initial },
+  { version: 2, name: "schedules", oldestReader: 1, up: schedules }
+]
 
 export const latest: number = migrations.length
 

@@ -1,0 +1,70 @@
+/**
+ * The scheduler: a supervised fiber that sleeps until the next boundary of any schedule and fires what is due. One
+ * process of the fleet does so at a time, for economy; each boundary gives one job whether nobody, one or all do.
+ *
+ * @since 0.1.0
+ */
+import { Effect, Layer } from "effect"
+import { schedulerLook, schedulerTurn } from "../schedule/Maintenance.js"
+import { outageRetry, sleepMillis } from "../schedule/Polling.js"
+import { reconnect } from "../schedule/Reconnect.js"
+import { Clock } from "../services/Clock.js"
+import { Lock } from "../services/Lock.js"
+import { Queue } from "../services/QueueStore.js"
+import { Schedules } from "../services/ScheduleStore.js"
+import { scheduleTopic, Wake } from "../services/Wake.js"
+
+/** The name of the lock under which one process of the fleet fires at a time: held while it fires, not while it sleeps. */
+const schedulerLock = "__alkstore_scheduler"
+
+/**
+ * Fires schedules until the scope closes.
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer: Layer.Layer<never, never, Schedules | Queue | Clock | Lock | Wake> = Layer.scopedDiscard(
+  Effect.gen(function* () {
+    const schedules = yield* Schedules
+    const queue = yield* Queue
+    const clock = yield* Clock
+    const lock = yield* Lock
+    const wake = yield* Wake
+
+    /** How many it has dealt with; 0 when somebody else is at it. Where time is a test's there is no fleet to spare. */
+    const pass = clock.virtual
+      ? schedules.fireDue
+      : schedules.fireDue.pipe(
+          lock.withLock(schedulerLock, { ttl: "5 seconds", timeout: 0 }),
+          Effect.catchTags({ LockTimeout: () => Effect.succeed(0), LockLost: () => Effect.succeed(0) })
+        )
+
+    /** Milliseconds until the next look, unless a wake comes first. */
+    const round = Effect.gen(function* () {
+      const next = yield* schedules.nextInMillis
+      if (next !== undefined && next <= 0) return (yield* pass) > 0 ? 0 : schedulerTurn
+      return Math.min(next ?? Number.POSITIVE_INFINITY, schedulerLook(yield* wake.state, wake.pollInterval))
+    })
+
+    const loop = Effect.gen(function* () {
+      const subscription = yield* wake.subscribe(scheduleTopic)
+      for (;;) {
+        const reported = Effect.once(Effect.logWarning("schedules cannot be fired; it is tried again"))
+        const wait = yield* Effect.retry(
+          Effect.tapError(round, () => Effect.flatten(reported)),
+          outageRetry
+        )
+        if (wait > 0) yield* Effect.raceFirst(subscription.await, Effect.sleep(sleepMillis(wait)))
+      }
+    })
+
+    yield* Effect.scoped(loop).pipe(
+      Effect.tapErrorCause((cause) => Effect.logError("the scheduler died and is started again", cause)),
+      Effect.sandbox,
+      Effect.retry(reconnect),
+      Effect.withTracerEnabled(false),
+      queue.detached,
+      Effect.forkScoped
+    )
+  })
+)
