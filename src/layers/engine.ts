@@ -61,7 +61,8 @@ export interface Names {
   readonly deadLetters: string
   readonly completedJobs: string
   readonly dedupeKeys: string
-  readonly lanes: string
+  readonly laneMarks: string
+  readonly laneBlocks: string
   readonly queues: string
   readonly locks: string
   readonly schedules: string
@@ -94,7 +95,8 @@ const tablesOf = (name: (table: string) => string) => ({
   deadLetters: name("dead_letters"),
   completedJobs: name("completed_jobs"),
   dedupeKeys: name("dedupe_keys"),
-  lanes: name("lanes"),
+  laneMarks: name("lane_marks"),
+  laneBlocks: name("lane_blocks"),
   queues: name("queues"),
   locks: name("locks"),
   schedules: name("schedules"),

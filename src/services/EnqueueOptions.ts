@@ -27,34 +27,59 @@ export interface EnqueueOptions {
   readonly dedupeKey?: string | undefined
   /** Text by name, at most 16 KiB as JSON. */
   readonly headers?: Readonly<Record<string, string>> | undefined
-  /** Only `"keep"` (the default) is accepted in this version. */
+  /**
+   * What happens when a live job has the dedupeKey: `"keep"` (default) leaves it as it is; `"replace"` gives it this
+   * one's payload, headers, priority and times, its attempts and errors starting afresh, unless it is leased.
+   */
   readonly onDuplicate?: "keep" | "replace" | undefined
-  /** Only `"live"` (the default) is accepted in this version. */
+  /** How long the job holds its dedupeKey: as long as it is `"live"` (default), or `"waiting"`: until its first claim. */
   readonly dedupeScope?: "live" | "waiting" | undefined
-  /** Not accepted in this version. */
+  /** How long the dedupeKey is held on after the job has ended; cancelling the job frees it at once. Default: not. */
   readonly dedupeWindow?: Duration.DurationInput | undefined
-  /** Not accepted in this version. */
+  /**
+   * Jobs of the queue with the same key run one at a time, in the order in which they became visible. Retried, delayed
+   * and snoozed jobs keep their place. 1 to 512 bytes.
+   */
   readonly orderingKey?: string | undefined
 }
 
-const notYet = (options: EnqueueOptions): Either.Either<void, InvalidArgument> => {
-  const refused =
-    options.orderingKey !== undefined
-      ? "orderingKey"
-      : options.dedupeWindow !== undefined
-        ? "dedupeWindow"
-        : options.onDuplicate !== undefined && options.onDuplicate !== "keep"
-          ? "onDuplicate"
-          : options.dedupeScope !== undefined && options.dedupeScope !== "live"
-            ? "dedupeScope"
-            : undefined
-  return refused === undefined
-    ? Either.void
+const oneOf = <A extends string>(argument: string, value: unknown, allowed: ReadonlyArray<A>) =>
+  allowed.includes(value as A)
+    ? Either.right(value as A)
     : Either.left(
-        new InvalidArgument({ argument: refused, message: `${refused}: not supported by this version; leave it out` })
+        new InvalidArgument({
+          argument,
+          message: `${argument}: must be one of ${allowed.map((text) => JSON.stringify(text)).join(", ")}`
+        })
       )
-}
 
+/** What is about the dedupe key makes no sense without one. */
+const dedupe = (options: EnqueueOptions) =>
+  Either.gen(function* () {
+    const onDuplicate = yield* oneOf("onDuplicate", options.onDuplicate ?? "keep", ["keep", "replace"])
+    const scope = yield* oneOf("dedupeScope", options.dedupeScope ?? "live", ["live", "waiting"])
+    const window =
+      options.dedupeWindow === undefined
+        ? null
+        : yield* checkDuration("dedupeWindow", options.dedupeWindow, { min: 1, max: maxDelay })
+    const needless = onDuplicate !== "keep" || scope !== "live" || window !== null
+    if (options.dedupeKey === undefined && needless) {
+      return yield* Either.left(
+        new InvalidArgument({
+          argument: "dedupeKey",
+          message: "dedupeKey: onDuplicate, dedupeScope and dedupeWindow need a dedupeKey; give one or leave them out"
+        })
+      )
+    }
+    return { replace: onDuplicate === "replace", scope: scope === "waiting" ? scope : null, window }
+  })
+
+/**
+ * What a queue's jobs have unless an enqueue says otherwise.
+ *
+ * @since 0.1.0
+ * @category models
+ */
 export interface Defaults {
   readonly maxAttempts: number
   readonly priority: number
@@ -70,7 +95,7 @@ export const placement = (
   defaults: Defaults
 ): Either.Either<Omit<NewJob, "payload">, InvalidArgument> =>
   Either.gen(function* () {
-    yield* notYet(options)
+    const { replace, scope, window } = yield* dedupe(options)
     if (options.delay !== undefined && options.runAt !== undefined) {
       return yield* Either.left(
         new InvalidArgument({ argument: "runAt", message: "runAt: give delay or runAt, not both" })
@@ -98,6 +123,10 @@ export const placement = (
           : yield* checkDuration("expires", expires, { min: 1, max: maxDelay }),
       expiresAt,
       dedupeKey: options.dedupeKey === undefined ? null : yield* checkKey("dedupeKey", options.dedupeKey),
+      dedupeScope: scope,
+      dedupeWindowMillis: window,
+      replace,
+      orderingKey: options.orderingKey === undefined ? null : yield* checkKey("orderingKey", options.orderingKey),
       headers: yield* checkHeaders(options.headers)
     }
   })

@@ -6,6 +6,7 @@
 import { Cause } from "effect"
 import { describe, type JobError } from "./Job.js"
 import { parseJson } from "./json.js"
+import type { PastLife } from "./Operations.js"
 
 /**
  * The counters and the history that a settle writes back with the row.
@@ -168,3 +169,25 @@ export const crashedHistory = (row: History, error: JobError): History => ({
   errors: withError(row, error),
   failureTimes: row.failureTimes
 })
+
+const maxLives = 5
+
+const isLife = (value: unknown): value is PastLife =>
+  typeof value === "object" && value !== null && typeof (value as PastLife).diedAt === "number"
+
+/**
+ * The stored earlier lives of a job, oldest first.
+ *
+ * @since 0.1.0
+ * @category conversions
+ */
+export const livesOf = (history: string | null): ReadonlyArray<PastLife> => arrayOf(history, isLife)
+
+/**
+ * The stored lives with one more: at most five.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const withLife = (history: string | null, life: PastLife): string =>
+  JSON.stringify([...livesOf(history).slice(1 - maxLives), life])

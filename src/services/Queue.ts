@@ -10,10 +10,32 @@ import { decoder, encoder } from "./encode.js"
 import { makeJob } from "./handle.js"
 import { checkDuration, checkInteger, checkQueueName } from "./input.js"
 import type { Job } from "./Job.js"
-import { type DeadRow, type NewJob, Queue, type Receipt, TransactionMode } from "./QueueStore.js"
+import type { Found } from "./Operations.js"
+import { makeOperations, type QueueOperations } from "./operate.js"
+import {
+  type NewJob,
+  Queue,
+  type QueueSettings,
+  type Receipt,
+  type SweepResult,
+  TransactionMode
+} from "./QueueStore.js"
+import { plainSettings, settingsOf } from "./settings.js"
 
-export type { EnqueueOptions } from "./EnqueueOptions.js"
+export type { Defaults, EnqueueOptions } from "./EnqueueOptions.js"
+export type { DeadLetterFilter, JobFilter, Reschedule } from "./filters.js"
+export type {
+  CancelOutcome,
+  ChangeOutcome,
+  Count,
+  Counts,
+  Found,
+  PastLife,
+  Requeued
+} from "./Operations.js"
+export type { DeadLetters, QueueOperations, RequeueOptions, Tally } from "./operate.js"
 export {
+  type CompletedRow,
   type DeadRow,
   type LiveRow,
   Queue,
@@ -38,6 +60,20 @@ export interface Options<A, I> {
   readonly expires?: Duration.DurationInput | undefined
   /** A job whose lease ended unsettled more often than this is dead-lettered (`crashed`). Default 5. */
   readonly maxCrashes?: number | undefined
+  /** How long completed jobs are kept, outside of the live table. Default: they are not. */
+  readonly retainCompleted?: Duration.DurationInput | undefined
+  /** How long dead letters are kept. Default: until they are purged. */
+  readonly retainDead?: Duration.DurationInput | undefined
+  /**
+   * Another queue, in which an envelope (see `deadEnvelope`) of each dead letter is enqueued, in the same transaction;
+   * not of cancelled ones. It must not lead back here.
+   */
+  readonly deadLetterQueue?: string | { readonly name: string } | undefined
+  /**
+   * What becomes of an ordering key whose job is dead: `"continue"` (default) lets it go on, a requeued letter joins
+   * the end; `"block"` holds it until the letter is requeued, at the head, or purged by hand.
+   */
+  readonly onDead?: "continue" | "block" | undefined
 }
 
 /**
@@ -57,11 +93,12 @@ export interface ClaimOptions {
  * @since 0.1.0
  * @category models
  */
-export interface Definition<A, I = unknown> {
+export interface Definition<A, I = unknown> extends QueueOperations {
   readonly name: string
   readonly payload: Schema.Schema<A, I>
-  readonly maxCrashes: number
-  /** Of its jobs, where an enqueue says nothing else. */
+  /** What every process of the fleet goes by: stored when the queue is first used, a worker's word before others'. */
+  readonly settings: QueueSettings
+  /** What the queue's jobs have unless an enqueue says otherwise. */
   readonly defaults: Defaults
   /** What is wrong with the definition, if anything. */
   readonly check: Effect.Effect<void, InvalidArgument>
@@ -82,12 +119,8 @@ export interface Definition<A, I = unknown> {
   ) => Effect.Effect<{ readonly enqueued: number; readonly deduplicated: number }, EnqueueError | E, Queue | R>
   /** Claims ready jobs for manual work; you renew and settle them yourself. */
   readonly claim: (options?: ClaimOptions) => Effect.Effect<ReadonlyArray<Job<A>>, QueueError, Queue>
-  readonly deadLetters: {
-    /** Newest first; 100 by default, at most 1000. */
-    readonly list: (options?: {
-      readonly limit?: number | undefined
-    }) => Effect.Effect<ReadonlyArray<DeadRow>, QueueError, Queue>
-  }
+  /** The maintenance of this queue, now: see `Service.sweepExpired`. */
+  readonly sweepExpired: Effect.Effect<SweepResult, QueueError, Queue>
 }
 
 /**
@@ -107,8 +140,10 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
     yield* checkQueueName(name)
     yield* placement({}, defaults)
     yield* checkInteger("maxCrashes", maxCrashes, 0, 100_000)
+    return yield* settingsOf(name, options, maxCrashes, defaults)
   })
   const check = Either.match(checked, { onLeft: Effect.fail, onRight: () => Effect.void })
+  const settings = Either.getOrElse(checked, () => plainSettings(name, maxCrashes))
   const encode = encoder(name, options.payload)
   const decode = decoder(options.payload)
 
@@ -117,7 +152,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
       Effect.map(encode(payload, index), (text): NewJob => Object.assign(rest, { payload: text }))
     )
 
-  const defined = (queue: Queue["Type"]) => Effect.zipRight(check, queue.define({ name, maxCrashes }, "producer"))
+  const defined = (queue: Queue["Type"]) => Effect.zipRight(check, queue.define(settings, "producer"))
 
   const enqueueAll = Effect.fn("Queue.enqueueMany")(function* (
     payloads: Iterable<A>,
@@ -136,7 +171,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
   return {
     name,
     payload: options.payload,
-    maxCrashes,
+    settings,
     defaults,
     check,
     enqueue: Effect.fn("Queue.enqueue")(function* (payload, job = {}) {
@@ -195,13 +230,8 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
       }
       return claimed
     }),
-    deadLetters: {
-      list: Effect.fn("Queue.deadLetters.list")(function* ({ limit = 100 } = {}) {
-        const queue = yield* Queue
-        yield* check
-        return yield* queue.listDead(name, { limit: yield* checkInteger("limit", limit, 0, 1_000) })
-      })
-    }
+    sweepExpired: Effect.flatMap(Queue, (queue) => Effect.zipRight(check, queue.sweepExpired(name))),
+    ...makeOperations({ settings, payload: options.payload as Schema.Schema.AnyNoContext, check })
   }
 }
 
@@ -223,3 +253,33 @@ export const outsideTransaction = <A, E, R>(self: Effect.Effect<A, E, R>): Effec
  */
 export const transaction = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E | StoreError, R | Queue> =>
   Effect.flatMap(Queue, (queue) => queue.transaction(self))
+
+/**
+ * A job by id in whatever table it is: live, dead or completed.
+ *
+ * @since 0.1.0
+ * @category accessors
+ */
+export const find = (id: number): Effect.Effect<Found | undefined, QueueError, Queue> =>
+  Effect.flatMap(Queue, (queue) => Effect.flatMap(checkInteger("id", id, 0, Number.MAX_SAFE_INTEGER), queue.find))
+
+/**
+ * The names of all queues that are defined or have jobs.
+ *
+ * @since 0.1.0
+ * @category accessors
+ */
+export const names: Effect.Effect<ReadonlyArray<string>, QueueError, Queue> = Effect.flatMap(
+  Queue,
+  (queue) => queue.queues
+)
+
+/**
+ * The maintenance of all queues, now: see `Service.sweepExpired`.
+ *
+ * @since 0.1.0
+ * @category accessors
+ */
+export const sweepExpired: Effect.Effect<SweepResult, QueueError, Queue> = Effect.flatMap(Queue, (queue) =>
+  queue.sweepExpired()
+)

@@ -8,6 +8,7 @@ import { Context, type Effect } from "effect"
 import type { EnqueueUncertain, ForeignTransaction, InvalidArgument, StoreError, TransactionOpen } from "./Errors.js"
 import type { JobError } from "./Job.js"
 import type { DeadReason, JobState } from "./JobState.js"
+import type { Service as Operations, PastLife } from "./Operations.js"
 import type { ClaimedRow, Settlement, SettleOutcome } from "./Settlement.js"
 
 /**
@@ -30,6 +31,13 @@ export interface NewJob {
   /** An instant in milliseconds since the Unix epoch. */
   readonly expiresAt: number | null
   readonly dedupeKey: string | null
+  /** `waiting`: the key is free at the first claim; null: as long as the job is live. */
+  readonly dedupeScope: "waiting" | null
+  /** How long the key is held on after the job has ended. */
+  readonly dedupeWindowMillis: number | null
+  /** Whether a waiting job that holds the dedupe key is replaced by this one. */
+  readonly replace: boolean
+  readonly orderingKey: string | null
   /** JSON text of a map of strings. */
   readonly headers: string | null
 }
@@ -42,7 +50,8 @@ export interface NewJob {
  */
 export interface Receipt {
   readonly id: number
-  readonly state: JobState
+  /** `ended`: the first job has ended, and its dedupe window has not. */
+  readonly state: JobState | "ended"
   /** A live job held the dedupe key already: `id` and `state` are that job's, nothing was added. */
   readonly deduplicated: boolean
   /** The live job's payload, priority and due time were replaced by this one's (`onDuplicate: "replace"`). */
@@ -59,6 +68,16 @@ export interface QueueSettings {
   readonly name: string
   /** More crashes than this dead-letter a job. */
   readonly maxCrashes: number
+  /** How long completed jobs are kept, in milliseconds; null: not at all. */
+  readonly retainCompletedMillis: number | null
+  /** How long dead letters are kept, in milliseconds; null: until they are purged. */
+  readonly retainDeadMillis: number | null
+  /** The queue in which an envelope of each dead letter is enqueued. */
+  readonly deadLetterQueue: string | null
+  /** Whether a dead letter holds its ordering key (`block`) or lets it go on. */
+  readonly onDead: "continue" | "block"
+  /** JSON text: priority and maxAttempts of jobs that the store itself enqueues there. */
+  readonly defaults: string | null
 }
 
 /**
@@ -87,6 +106,8 @@ export interface ClaimResult {
   readonly jobs: ReadonlyArray<ClaimedRow>
   /** There may be more to claim right now. */
   readonly more: boolean
+  /** The queue is paused for the whole fleet. */
+  readonly paused: boolean
   /** Milliseconds until the next job is due or the next lease ends; undefined when none is known. */
   readonly nextInMillis: number | undefined
 }
@@ -132,11 +153,17 @@ export interface LiveRow {
   readonly dueAt: number
   readonly expiresAt: number | null
   readonly dedupeKey: string | null
+  readonly orderingKey: string | null
   readonly headers: string | null
   readonly worker: string | null
+  /** When it was claimed, while it is leased. */
+  readonly claimedAt: number | null
   readonly deadline: number | null
+  readonly cancelRequested: boolean
   readonly progress: string | null
   readonly errors: ReadonlyArray<JobError>
+  /** Earlier lives of the job, which ended in the dead letters; the latest last, at most five. */
+  readonly history: ReadonlyArray<PastLife>
 }
 
 /**
@@ -158,10 +185,41 @@ export interface DeadRow {
   readonly enqueuedAt: number
   readonly dueAt: number
   readonly diedAt: number
+  readonly expiresAt: number | null
   readonly dedupeKey: string | null
+  readonly orderingKey: string | null
   readonly headers: string | null
   readonly progress: string | null
   readonly errors: ReadonlyArray<JobError>
+  /** Earlier lives of the job, which ended in the dead letters too; the latest last, at most five. */
+  readonly history: ReadonlyArray<PastLife>
+}
+
+/**
+ * A completed job that its queue retains, as it stands in the database.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface CompletedRow {
+  readonly id: number
+  readonly queue: string
+  readonly payload: string
+  readonly priority: number
+  readonly attempts: number
+  readonly maxAttempts: number
+  readonly crashes: number
+  readonly failures: number
+  readonly enqueuedAt: number
+  readonly dueAt: number
+  readonly completedAt: number
+  readonly expiresAt: number | null
+  readonly dedupeKey: string | null
+  readonly orderingKey: string | null
+  readonly headers: string | null
+  readonly progress: string | null
+  readonly errors: ReadonlyArray<JobError>
+  readonly history: ReadonlyArray<PastLife>
 }
 
 /**
@@ -177,6 +235,8 @@ export interface SweepResult {
   readonly recovered: number
   /** Jobs dead-lettered because attempts or crashes were spent. */
   readonly crashed: number
+  /** Dead letters and completed jobs deleted because their retention had passed. */
+  readonly purged: number
 }
 
 type Refused = ForeignTransaction | TransactionOpen | StoreError
@@ -187,9 +247,15 @@ type Refused = ForeignTransaction | TransactionOpen | StoreError
  * @since 0.1.0
  * @category models
  */
-export interface Service {
-  /** Makes the settings known to the fleet; a worker's word beats a producer's. Never part of a transaction. */
-  readonly define: (settings: QueueSettings, by: "producer" | "worker") => Effect.Effect<void, StoreError>
+export interface Service extends Operations {
+  /**
+   * Makes the settings known to the fleet; a worker's word beats a producer's. Never part of a transaction. Fails with
+   * `InvalidArgument` when the dead-letter queue leads back to the queue.
+   */
+  readonly define: (
+    settings: QueueSettings,
+    by: "producer" | "worker"
+  ) => Effect.Effect<void, InvalidArgument | StoreError>
   /** All or none; receipts in the order of the jobs. */
   readonly enqueue: (
     queue: string,
@@ -219,11 +285,6 @@ export interface Service {
     queue: string,
     options: { readonly limit: number; readonly after: number }
   ) => Effect.Effect<ReadonlyArray<LiveRow>, Refused>
-  /** Dead letters of a queue, newest first. */
-  readonly listDead: (
-    queue: string,
-    options: { readonly limit: number }
-  ) => Effect.Effect<ReadonlyArray<DeadRow>, Refused>
   /**
    * Runs an effect in a transaction of the queue's client; inside one, in a nested one. Unlike the stock
    * `withTransaction` it takes the write lock first and waits for it without blocking (SQLite), failures of BEGIN

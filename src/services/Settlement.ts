@@ -33,6 +33,8 @@ export interface ClaimedRow {
   readonly progress: string | null
   readonly errors: string | null
   readonly failureTimes: string | null
+  /** JSON array of `PastLife`, or null. */
+  readonly history: string | null
   readonly undecodableSince: number | null
   readonly cancelRequested: boolean
   readonly claimedAt: number

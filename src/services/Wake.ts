@@ -74,3 +74,12 @@ export const lockTopic = (lock: string): string => `#${lock}`
  * @category constructors
  */
 export const scheduleTopic = "@"
+
+/**
+ * The topic of what is asked of a queue's workers while they hold jobs: pauses and cancellations. No queue can have
+ * such a name.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const controlTopic = (queue: string): string => `!${queue}`

@@ -6,7 +6,7 @@ import { outageRetry } from "../schedule/Polling.js"
 import { WorkerFailed } from "../services/Errors.js"
 import { decoder } from "../services/encode.js"
 import type { Definition } from "../services/Queue.js"
-import { Queue } from "../services/QueueStore.js"
+import { Queue, type QueueSettings } from "../services/QueueStore.js"
 import { acknowledger } from "./acknowledger.js"
 import { type AnyBatchHandler, performBatch } from "./batch.js"
 import { deadlines } from "./deadlines.js"
@@ -126,7 +126,7 @@ export const start = <A, I, E, R, H extends Handlers<A>>(
     yield* supervised("progress keeper", progressKeeper(state))
     yield* supervised("deadlines", deadlines(state, starter.start, fail))
     yield* Effect.addFinalizer(() => drain(state))
-    yield* supervised("fetcher", defining(state, queue.maxCrashes, fetcher(state, starter)))
+    yield* supervised("fetcher", defining(state, queue.settings, fetcher(state, starter)))
     yield* Effect.addFinalizer(() =>
       Effect.sync(() => {
         state.draining = true
@@ -144,8 +144,8 @@ export const start = <A, I, E, R, H extends Handlers<A>>(
   })
 
 /** A worker's word on the queue's settings is given before its first claim. */
-const defining = (state: WorkerState, maxCrashes: number, loop: Effect.Effect<never>): Effect.Effect<never> =>
-  state.queue.define({ name: state.queueName, maxCrashes }, "worker").pipe(
+const defining = (state: WorkerState, settings: QueueSettings, loop: Effect.Effect<never>): Effect.Effect<never> =>
+  state.queue.define(settings, "worker").pipe(
     Effect.retry({ schedule: outageRetry, while: (error) => error.retryable }),
     Effect.catchAll((error) => Effect.logWarning(`queue ${state.queueName}: its settings could not be stored`, error)),
     Effect.zipRight(loop)

@@ -37,11 +37,15 @@ export const enqueueSuite: Suite = (engine, options) => {
           dueAt: now,
           expiresAt: null,
           dedupeKey: null,
+          orderingKey: null,
           headers: null,
           worker: null,
+          claimedAt: null,
           deadline: null,
+          cancelRequested: false,
           progress: null,
-          errors: []
+          errors: [],
+          history: []
         })
       })
     )

@@ -24,7 +24,7 @@ export const expirySuite: Suite = (engine, options) => {
         yield* queue.enqueueMany([0, 1, 2], (_, index) => ({ delay: index * 1_000, expires: "10 seconds" }))
         yield* queue.enqueue("stays")
         yield* TestClock.adjust(11_000)
-        expect(yield* sweep(queue)).toEqual({ expired: 2, recovered: 0, crashed: 0 })
+        expect(yield* sweep(queue)).toMatchObject({ expired: 2, recovered: 0, crashed: 0 })
         expect((yield* liveRows(queue)).map(({ payload }) => payload)).toEqual(["2", '"stays"'])
         yield* TestClock.adjust(1_000)
         yield* sweep()
@@ -49,7 +49,7 @@ export const expirySuite: Suite = (engine, options) => {
         yield* queue.enqueueMany(["acked", "released"], { expires: "10 seconds" })
         const jobs = yield* queue.claim({ limit: 2, visibilityTimeout: "1 hour" })
         yield* TestClock.adjust("1 minute")
-        expect(yield* sweep(queue)).toEqual({ expired: 0, recovered: 0, crashed: 0 })
+        expect(yield* sweep(queue)).toMatchObject({ expired: 0, recovered: 0, crashed: 0 })
         expect(yield* liveRows(queue)).toHaveLength(2)
         yield* jobs[0]?.ack ?? Effect.void
         yield* jobs[1]?.release ?? Effect.void

@@ -45,10 +45,10 @@ export const leaseSuite: Suite = (engine, options) => {
         yield* queue.enqueueMany([1, 2, 3], (_, index) => ({ maxAttempts: index === 0 ? 1 : 5 }))
         yield* queue.claim({ limit: 3, visibilityTimeout: "10 seconds" })
         yield* TestClock.adjust(9_999)
-        expect(yield* sweep(queue)).toEqual({ expired: 0, recovered: 0, crashed: 0 })
+        expect(yield* sweep(queue)).toMatchObject({ expired: 0, recovered: 0, crashed: 0 })
         yield* TestClock.adjust(1)
-        expect(yield* sweep(queue)).toEqual({ expired: 0, recovered: 2, crashed: 1 })
-        expect(yield* sweep(queue)).toEqual({ expired: 0, recovered: 0, crashed: 0 })
+        expect(yield* sweep(queue)).toMatchObject({ expired: 0, recovered: 2, crashed: 1 })
+        expect(yield* sweep(queue)).toMatchObject({ expired: 0, recovered: 0, crashed: 0 })
         expect(yield* liveRows(queue)).toMatchObject([
           { state: "ready", attempt: 1, crashes: 1, worker: null },
           { state: "ready", attempt: 1, crashes: 1, worker: null }
@@ -176,7 +176,7 @@ export const leaseSuite: Suite = (engine, options) => {
         const store = yield* Queue.Queue
         const producer = freshQueue()
         yield* producer.enqueue(1)
-        yield* store.define({ name: producer.name, maxCrashes: 0 }, "worker")
+        yield* store.define({ ...producer.settings, maxCrashes: 0 }, "worker")
         yield* Queue.make(producer.name, { payload: Schema.Unknown, maxCrashes: 9 }).enqueue(2)
         yield* producer.claim({ limit: 2, visibilityTimeout: "1 second" })
         yield* TestClock.adjust("1 second")

@@ -39,7 +39,7 @@ export const namespaceSuite: Suite = (engine, options) => {
         const here = yield* claimOne(queue, { visibilityTimeout: "1 second" })
         yield* (yield* there(claimOne(queue))).fail("there")
         yield* TestClock.adjust("1 minute")
-        expect(yield* there(sweep())).toEqual({ expired: 0, recovered: 0, crashed: 0 })
+        expect(yield* there(sweep())).toMatchObject({ expired: 0, recovered: 0, crashed: 0 })
         yield* here.ack
         yield* expectEmpty(queue)
         expect(yield* there(deadRows(queue))).toHaveLength(1)

@@ -57,10 +57,15 @@ const fixed: ReadonlyArray<Refused> = [
   ["headers null", "headers", wrong({ headers: null })],
   ["headers over 16 KiB", "headers", { headers: { a: "x".repeat(16 * 1024 - 7) } }],
   ["headers that throw", "headers", wrong({ headers: throws })],
-  ["orderingKey", "orderingKey", { orderingKey: "a" }],
-  ["onDuplicate replace", "onDuplicate", { dedupeKey: "a", onDuplicate: "replace" }],
-  ["dedupeScope waiting", "dedupeScope", { dedupeKey: "a", dedupeScope: "waiting" }],
-  ["dedupeWindow", "dedupeWindow", { dedupeKey: "a", dedupeWindow: "1 minute" }]
+  ["orderingKey empty", "orderingKey", { orderingKey: "" }],
+  ["orderingKey too long", "orderingKey", { orderingKey: "é".repeat(257) }],
+  ["orderingKey with U+0000", "orderingKey", { orderingKey: "a\u0000" }],
+  ["onDuplicate without a key", "dedupeKey", { onDuplicate: "replace" }],
+  ["dedupeScope without a key", "dedupeKey", { dedupeScope: "waiting" }],
+  ["dedupeWindow without a key", "dedupeKey", { dedupeWindow: "1 minute" }],
+  ["dedupeWindow 0", "dedupeWindow", { dedupeKey: "a", dedupeWindow: 0 }],
+  ["onDuplicate unknown", "onDuplicate", { dedupeKey: "a", onDuplicate: "merge" as never }],
+  ["dedupeScope unknown", "dedupeScope", { dedupeKey: "a", dedupeScope: "ready" as never }]
 ]
 
 /** Instants at or before the due time, seen from the present. */

@@ -74,8 +74,8 @@ const hot = (names: Names, leased: ReadonlyArray<Leased>): Readonly<Record<strin
     "claim where all is delayed": claimOf(names, "later"),
     "claim where nothing is": claimOf(names, "empty"),
     renew: (session) => renew[names.engine](names)(session, renewals),
-    "sweep for expired jobs": (session) => sweep[names.engine](names).expire(session, undefined, 500),
-    "sweep for queues": (session) => sweep[names.engine](names).nextLeased(session, ""),
+    "sweep for expired jobs": (session) => sweep[names.engine](names, false).expire(session, undefined, 500),
+    "sweep for queues": (session) => sweep[names.engine](names, false).nextLeased(session, ""),
     ...Object.fromEntries(moves)
   }
 }
@@ -368,6 +368,10 @@ describe("SQLite", () => {
     expiresMillis: null,
     expiresAt: null,
     dedupeKey: "a key",
+    dedupeScope: null,
+    dedupeWindowMillis: null,
+    replace: false,
+    orderingKey: "a place",
     headers: null
   }
 
@@ -377,7 +381,7 @@ describe("SQLite", () => {
       .all()
     const runs = {
       ...hot(names, leased),
-      "sweep for lapsed leases": (session: Session) => sweep.sqlite(names).lapsed(session, "q", fromStart, 500),
+      "sweep for lapsed leases": (session: Session) => sweep.sqlite(names, false).lapsed(session, "q", fromStart, 500),
       enqueue: (session: Session) => enqueue.sqlite(names, false)(session, "q", [newJob])
     }
     const gone = leased.map((lease) => ({ ...lease, token: -1, visibilityMillis: 1, progress: undefined }))

@@ -20,6 +20,7 @@ export const claimedRow = (row: Partial<ClaimedRow> = {}): ClaimedRow => ({
   progress: null,
   errors: null,
   failureTimes: null,
+  history: null,
   undecodableSince: null,
   cancelRequested: false,
   claimedAt: 0,

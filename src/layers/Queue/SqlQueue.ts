@@ -11,18 +11,20 @@ import {
   Queue,
   type QueueSettings,
   type Receipt,
-  type Service,
-  type SweepResult
+  type Service
 } from "../../services/QueueStore.js"
-import { queueTopic, Wake } from "../../services/Wake.js"
 import { type Database, detached, type Verb } from "../Database/Database.js"
 import { connecting } from "../storeError.js"
+import { makeSweep } from "./maintain.js"
 import { moveLapsed, page } from "./moveLapsed.js"
+import { makeOperations } from "./operations.js"
 import type { Claimed } from "./statements/claim.js"
 import { needsTransaction } from "./statements/enqueue.js"
+import { marksPerPass } from "./statements/lanes.js"
 import { claimedRow, int } from "./statements/rows.js"
-import { type Cursor, fromStart } from "./statements/sweep.js"
-import { makeVerbs, type SqlQueueOptions, type Verbs } from "./verbs.js"
+import { fromStart } from "./statements/sweep.js"
+import { makeStore, none } from "./store.js"
+import type { SqlQueueOptions, Verbs } from "./verbs.js"
 
 /** Rounds of moving spent rows out of the way within one claim. */
 const maxRounds = 10
@@ -55,37 +57,43 @@ const checkExpiry =
 
 const make = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
-    const wake = yield* Wake
     const clock = yield* Clock
-    const scope = yield* Effect.scope
-    const verbs = makeVerbs(db, options)
+    const store = yield* makeStore(db, options)
+    const { advance, announce, verbs } = store
     const defined = new Map<string, string>()
 
-    /** Wakes after the commit: at once outside a transaction, when it has ended inside one. */
-    const announce = (queues: ReadonlyArray<string>) => {
-      const topics = queues.map(queueTopic)
-      return Effect.flatMap(db.joins, (joins) => {
-        if (!joins) return wake.wake(topics)
-        if (db.names.engine === "postgres") return Effect.void
-        return Effect.asVoid(
-          Effect.forkIn(Effect.interruptible(detached(Effect.zipRight(db.afterTransaction, wake.wake(topics)))), scope)
-        )
-      })
-    }
+    /** A queue whose dead letters would come back to it, directly or not, is refused. */
+    const checkCycle = ({ deadLetterQueue: to, name }: QueueSettings) =>
+      to === null
+        ? Effect.void
+        : Effect.flatMap(
+            db.apart("read", "define", (session) => verbs.define.leadsTo(session, to, name)),
+            (cycle) =>
+              cycle
+                ? Effect.fail(
+                    new InvalidArgument({
+                      argument: "deadLetterQueue",
+                      message: `deadLetterQueue: the dead letters of queue ${name} would go to ${to} and from there back to ${name}; name a queue that does not lead back`
+                    })
+                  )
+                : Effect.void
+          )
 
-    const defineQueue = (settings: QueueSettings, by: "producer" | "worker") =>
+    const defineQueue: Service["define"] = (settings, by) =>
       Effect.suspend(() => {
-        const known = `${settings.maxCrashes}`
-        if (defined.get(`${by}:${settings.name}`) === known) return Effect.void
-        const upsert: Verb<void> = (session) => verbs.define(session, settings, by)
-        const remember = Effect.sync(() => void defined.set(`${by}:${settings.name}`, known))
+        const known = JSON.stringify(settings)
+        const key = `${by}:${settings.name}`
+        if (defined.get(key) === known) return Effect.void
+        const upsert: Verb<void> = (session) => verbs.define.upsert(session, settings, by)
+        const remember = Effect.sync(() => void defined.set(key, known))
         return Effect.flatMap(db.joins, (joins) =>
           joins && db.names.engine === "sqlite"
             ? Effect.catchTags(db.joined("write", "define", upsert), {
                 ForeignTransaction: () => Effect.void,
                 TransactionOpen: () => Effect.void
               })
-            : db.apart("write", "define", upsert).pipe(
+            : checkCycle(settings).pipe(
+                Effect.zipRight(db.apart("write", "define", upsert)),
                 Effect.zipRight(remember),
                 Effect.catchTag("TransactionOpen", () => Effect.void)
               )
@@ -113,6 +121,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
             : error
         )
         if (result instanceof InvalidArgument) return yield* Effect.fail(result)
+        if (!joins && jobs.some((job) => job.orderingKey !== null)) yield* Effect.ignore(advance(queue))
         yield* announce([queue])
         return result
       })
@@ -121,12 +130,18 @@ const make = (db: Database, options: SqlQueueOptions) =>
     /** Moves one page of what a claim met and could not take; answers whether that may have changed anything. */
     const clear = (queue: string, met: Claimed) =>
       Effect.gen(function* () {
-        if (met.expired > 0) yield* db.joined("write", "sweep", (session) => verbs.sweep.expire(session, queue, page))
-        if (!met.lapsed) return true
-        const { crashed, recovered } = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
-        if (recovered > 0) yield* announce([queue])
+        const advanced = met.marked ? yield* advance(queue) : none
+        if (met.expired > 0)
+          yield* Effect.flatMap(
+            db.joined("write", "sweep", (session) => verbs.sweep.expire(session, queue, page)),
+            ({ woken }) => announce(woken)
+          )
+        const changed = met.expired > 0 || advanced.unblocked > 0 || advanced.marks === marksPerPass
+        if (!met.lapsed) return changed
+        const { crashed, recovered, woken } = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
+        yield* announce(woken)
         // What somebody has locked stays where it is
-        return met.expired > 0 || recovered + crashed > 0
+        return changed || recovered + crashed > 0
       })
 
     const claimOnce = (request: ClaimRequest) => {
@@ -148,7 +163,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
         let met = yield* claimOnce(request)
         for (let round = 0; ; round++) {
           rows.push(...met.rows.map((row) => claimedRow(row, start)))
-          if ((met.expired === 0 && !met.lapsed) || round === maxRounds) break
+          if ((met.expired === 0 && !met.lapsed && !met.marked) || round === maxRounds) break
           const cleared = yield* clear(request.queue, met)
           if ((!cleared && round > 0) || rows.length >= request.limit) break
           met = yield* claimOnce({ ...request, limit: request.limit - rows.length })
@@ -159,6 +174,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
         return {
           jobs: rows.sort((a, b) => b.priority - a.priority || a.dueAt - b.dueAt || a.id - b.id),
           more: full,
+          paused: met.paused,
           nextInMillis: met.nextAt === null ? undefined : Math.max(0, met.nextAt - met.now)
         } satisfies ClaimResult
       })
@@ -171,56 +187,15 @@ const make = (db: Database, options: SqlQueueOptions) =>
               verbs.settle(session, queue, settlements, { skipLocked, lapsedOnly: false })
             )
             .pipe(
-              Effect.tap((outcomes) =>
-                settlements.some((s, index) => s._tag === "Return" && outcomes[index] === "done")
-                  ? announce([queue])
-                  : Effect.void
-              )
+              Effect.tap(({ keyed, woken }) =>
+                Effect.zipRight(keyed ? advanceAfter(queue) : Effect.void, announce(woken))
+              ),
+              Effect.map(({ outcomes }) => outcomes)
             )
 
-    const sweepExpired: Service["sweepExpired"] = (queue) =>
-      Effect.gen(function* () {
-        const result = { expired: 0, recovered: 0, crashed: 0 }
-        for (;;) {
-          // On SQLite a look comes first: nothing to do costs no write lock
-          const look =
-            db.names.engine === "sqlite"
-              ? yield* db.apart("read", "sweep", (session) => verbs.sweep.expire(session, queue, 1))
-              : 1
-          if (look === 0) break
-          const moved = yield* db.apart("write", "sweep", (session) => verbs.sweep.expire(session, queue, page))
-          result.expired += moved
-          if (moved < page) break
-        }
-        let name = queue ?? (yield* db.apart("read", "sweep", (session) => verbs.sweep.nextLeased(session, "")))
-        while (name !== undefined) {
-          const of = name
-          const recovered = yield* sweepLeases(of, result)
-          if (recovered > 0) yield* announce([of])
-          name =
-            queue === undefined
-              ? yield* db.apart("read", "sweep", (session) => verbs.sweep.nextLeased(session, of))
-              : undefined
-        }
-        return result satisfies SweepResult
-      })
-
-    const sweepLeases = (queue: string, result: { recovered: number; crashed: number }) =>
-      Effect.gen(function* () {
-        let recovered = 0
-        let cursor: Cursor | undefined = fromStart
-        while (cursor !== undefined) {
-          const after: Cursor = cursor
-          const found = yield* db.apart("read", "sweep", (session) => verbs.sweep.lapsed(session, queue, after, 1))
-          if (found.length === 0) break
-          const moved = yield* db.apart("write", "sweep", moveLapsed(verbs, queue, after))
-          recovered += moved.recovered
-          result.recovered += moved.recovered
-          result.crashed += moved.crashed
-          cursor = moved.cursor
-        }
-        return recovered
-      })
+    /** Whom an ordering key lets go on is looked for at once, outside of every transaction; at the latest by a claim. */
+    const advanceAfter = (queue: string) =>
+      Effect.flatMap(db.joins, (joins) => (joins ? Effect.void : Effect.ignore(advance(queue))))
 
     return {
       define: defineQueue,
@@ -231,11 +206,10 @@ const make = (db: Database, options: SqlQueueOptions) =>
         renewals.length === 0
           ? Effect.succeed([])
           : db.apart("write", "renew", (session) => verbs.renew(session, renewals)),
-      sweepExpired,
+      sweepExpired: makeSweep(store),
+      ...makeOperations(store),
       list: (queue, { after, limit }) =>
-        db.joined("read", "list", (session) => verbs.list.live(session, queue, after, limit)),
-      listDead: (queue, { limit }) =>
-        db.joined("read", "dead_letters", (session) => verbs.list.dead(session, queue, limit)),
+        db.joined("read", "list", (session) => verbs.inspect.list(session, queue, after, limit)),
       transaction: db.transaction,
       detached,
       holdsWriteLock: db.holdsWriteLock,

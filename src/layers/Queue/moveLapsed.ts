@@ -16,28 +16,32 @@ export interface Moved {
   readonly cursor: Cursor | undefined
   readonly recovered: number
   readonly crashed: number
+  /** Queues that may have a job more to claim. */
+  readonly woken: ReadonlySet<string>
 }
 
 export const moveLapsed =
-  (
-    verbs: Verbs,
-    queue: string,
-    after: Cursor
-  ): Verb<{ readonly cursor: Cursor | undefined; readonly recovered: number; readonly crashed: number }> =>
+  (verbs: Verbs, queue: string, after: Cursor): Verb<Moved> =>
   (session) =>
     Effect.gen(function* () {
       const [clock] = yield* session.execute(verbs.present, {})
       const rows = yield* verbs.sweep.lapsed(session, queue, after, page)
-      if (rows.length === 0) return { cursor: undefined, recovered: 0, crashed: 0 }
+      if (rows.length === 0) return { cursor: undefined, recovered: 0, crashed: 0, woken: new Set<string>() }
       const settlements = rows.map((row) => lapsed(row, int(clock?.now)))
       const options = { skipLocked: true, lapsedOnly: true }
       // One row that cannot be written never stops the rest: a page that fails is done row by row
-      const outcomes = yield* verbs.settle(session, queue, settlements, options).pipe(
+      const woken = new Set<string>()
+      const apply = (some: ReadonlyArray<Settlement>) =>
+        Effect.map(verbs.settle(session, queue, some, options), (settled) => {
+          for (const name of settled.woken) woken.add(name)
+          return settled.outcomes
+        })
+      const outcomes = yield* apply(settlements).pipe(
         Effect.catchIf(
           (error) => !error.retryable && !session.joined,
           () =>
             Effect.forEach(settlements, (settlement) =>
-              verbs.settle(session, queue, [settlement], options).pipe(
+              apply([settlement]).pipe(
                 Effect.map(([outcome]) => outcome),
                 Effect.catchIf(
                   (error) => !error.retryable,
@@ -57,6 +61,7 @@ export const moveLapsed =
       return {
         cursor: rows.length < page || last === undefined ? undefined : { at: last.deadline, id: last.id },
         recovered: done("Return"),
-        crashed: done("Bury")
+        crashed: done("Bury"),
+        woken
       }
     })

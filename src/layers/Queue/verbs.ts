@@ -6,7 +6,10 @@ import { type Statement, statement } from "../engine.js"
 import { claim } from "./statements/claim.js"
 import { define } from "./statements/define.js"
 import { enqueue } from "./statements/enqueue.js"
-import { list } from "./statements/list.js"
+import { inspect } from "./statements/inspect.js"
+import { type Lanes, lanes } from "./statements/lanes.js"
+import { letters } from "./statements/letters.js"
+import { operate } from "./statements/operate.js"
 import { renew } from "./statements/renew.js"
 import { settle } from "./statements/settle.js"
 import { sweep } from "./statements/sweep.js"
@@ -24,7 +27,10 @@ export interface Verbs {
   readonly settle: ReturnType<(typeof settle)["postgres"]>
   readonly renew: ReturnType<(typeof renew)["postgres"]>
   readonly sweep: ReturnType<(typeof sweep)["postgres"]>
-  readonly list: ReturnType<(typeof list)["postgres"]>
+  readonly lanes: Lanes
+  readonly inspect: ReturnType<(typeof inspect)["postgres"]>
+  readonly letters: ReturnType<(typeof letters)["postgres"]>
+  readonly operate: ReturnType<(typeof operate)["postgres"]>
 }
 
 export const makeVerbs = ({ names }: Database, { notify }: SqlQueueOptions): Verbs => ({
@@ -34,6 +40,9 @@ export const makeVerbs = ({ names }: Database, { notify }: SqlQueueOptions): Ver
   claim: claim[names.engine](names),
   settle: settle[names.engine](names, notify),
   renew: renew[names.engine](names),
-  sweep: sweep[names.engine](names),
-  list: list[names.engine](names)
+  sweep: sweep[names.engine](names, notify),
+  lanes: lanes[names.engine](names, notify),
+  inspect: inspect[names.engine](names),
+  letters: letters[names.engine](names, notify),
+  operate: operate[names.engine](names, notify)
 })

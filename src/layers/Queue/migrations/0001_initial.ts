@@ -66,6 +66,9 @@ const kept = (t: Types) => `
   failure_times ${t.text},
   history ${t.text}`
 
+/** Of version 1 only: version 3 drops it. */
+export const lanes = (n: Names): string => n.jobs.replace(/jobs"$/, 'lanes"')
+
 const tables = (n: Names, t: Types): ReadonlyArray<string> => [
   `CREATE TABLE ${n.jobs} (
   id ${t.id(n)},${kept(t)},
@@ -101,7 +104,7 @@ const tables = (n: Names, t: Types): ReadonlyArray<string> => [
   free_at ${t.big},
   PRIMARY KEY (queue, dedupe_key)
 )`,
-  `CREATE TABLE ${n.lanes} (
+  `CREATE TABLE ${lanes(n)} (
   queue ${t.name} NOT NULL,
   ordering_key ${t.text} NOT NULL,
   head_id ${t.big},

@@ -9,6 +9,7 @@ import { type Names, type PerEngine, type Session, statement } from "../../engin
 import { int } from "../statements/rows.js"
 import { initial } from "./0001_initial.js"
 import { schedules } from "./0002_schedules.js"
+import { operations } from "./0003_operations.js"
 
 interface Migration {
   readonly version: number
@@ -20,10 +21,11 @@ interface Migration {
 
 export const migrations: ReadonlyArray<Migration> = [
   { version: 1, name: "initial", oldestReader: 1, up: initial },
-  { version: 2, name: "schedules", oldestReader: 1, up: schedules }
+  { version: 2, name: "schedules", oldestReader: 1, up: schedules },
+  { version: 3, name: "operations", oldestReader: 1, up: operations }
 ]
 
-export const latest: number = migrations.length
+export const latest: number = migrations[migrations.length - 1]?.version ?? 0
 
 interface Found {
   /** 0 when there are no tables. */

@@ -10,7 +10,7 @@ import { Effect, Random } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { ClaimRequest } from "../../../services/QueueStore.js"
 import { type Names, nextval, type PerEngine, type Row, type Session, statement } from "../../engine.js"
-import { claimedColumns, int, intOrNull } from "./rows.js"
+import { bool, claimedColumns, int, intOrNull } from "./rows.js"
 
 export interface Claimed {
   readonly rows: ReadonlyArray<Row>
@@ -18,6 +18,10 @@ export interface Claimed {
   readonly seen: number
   readonly expired: number
   readonly lapsed: boolean
+  /** There are marks of ordering keys to deal with: see `lanes`. */
+  readonly marked: boolean
+  /** The queue is paused: nothing was looked for. */
+  readonly paused: boolean
   /** When the next job is due or the next lease ends, if the ready ones were used up; and the present. */
   readonly nextAt: number | null
   readonly now: number
@@ -27,6 +31,9 @@ type Claim = (n: Names) => (session: Session, request: ClaimRequest) => Effect.E
 
 /** A job that crashed before, or is on its last attempt: claimed only into a free handler, never ahead of one. */
 const risky = "(crashes > 0 OR attempt + 1 >= max_attempts)"
+
+const pausedQueue = (n: Names) =>
+  `EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.name = :queue AND q.paused_at IS NOT NULL)`
 
 const leaseEnded = (n: Names) =>
   `(SELECT l.visible_at FROM ${n.jobs} l WHERE l.queue = :queue AND l.token IS NOT NULL ORDER BY l.visible_at LIMIT 1)`
@@ -42,7 +49,7 @@ const postgres: Claim = (n) => {
     n,
     "claim",
     `WITH RECURSIVE priorities (priority) AS (
-      (SELECT w.priority FROM ${n.jobs} w WHERE ${waiting("w")} ORDER BY w.priority DESC LIMIT 1)
+      (SELECT w.priority FROM ${n.jobs} w WHERE ${waiting("w")} AND NOT ${pausedQueue(n)} ORDER BY w.priority DESC LIMIT 1)
       UNION ALL
       SELECT (SELECT w.priority FROM ${n.jobs} w WHERE ${waiting("w")} AND w.priority < p.priority ORDER BY w.priority DESC LIMIT 1)
       FROM priorities p WHERE p.priority IS NOT NULL
@@ -62,11 +69,15 @@ const postgres: Claim = (n) => {
         visible_at = ${n.now} + :visibility::bigint, visibility_ms = :visibility::bigint
       WHERE j.id = ANY (ARRAY(SELECT s.id FROM seen s WHERE NOT s.expired AND (s.n <= :free::integer OR NOT s.risky)))
       RETURNING j.*
+    ), freed AS (
+      DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = ANY (ARRAY(SELECT dedupe_key FROM claimed WHERE dedupe_scope = 'waiting' AND dedupe_key IS NOT NULL))
+        AND job_id = ANY (ARRAY(SELECT id FROM claimed)) AND free_at IS NULL
     ), facts AS MATERIALIZED (
-      SELECT (SELECT count(*) FROM seen) AS seen, (SELECT count(*) FROM seen WHERE expired) AS expired, ${n.now} AS now,
+      SELECT (SELECT count(*) FROM seen) AS seen, (SELECT count(*) FROM seen WHERE expired) AS expired, ${n.now} AS now, ${pausedQueue(n)} AS paused,
+        EXISTS (SELECT 1 FROM ${n.laneMarks} m WHERE m.queue = :queue) AS marked,
         CASE WHEN :probe::boolean OR (SELECT count(*) FROM seen) < :limit::integer THEN ${leaseEnded(n)} END AS lease_ends
     )
-    SELECT f.seen, f.expired, f.now, f.lease_ends,
+    SELECT f.seen, f.expired, f.now, f.paused, f.marked, f.lease_ends,
       CASE WHEN f.seen < :limit::integer THEN (
         SELECT min(d.visible_at) FROM priorities p CROSS JOIN LATERAL (
           SELECT w.visible_at FROM ${n.jobs} w
@@ -98,6 +109,8 @@ const postgres: Claim = (n) => {
           seen: int(facts.seen),
           expired: int(facts.expired),
           lapsed: leaseEnds !== null && leaseEnds <= now,
+          marked: bool(facts.marked),
+          paused: bool(facts.paused),
           nextAt: earliest(leaseEnds, intOrNull(facts.due_next)),
           now
         }
@@ -136,7 +149,7 @@ const sqlite: Claim = (n) => {
   const leases = statement(
     n,
     "claim_leases",
-    `SELECT ${leaseEnded(n)} AS lease_ends, ${n.now} AS now,
+    `SELECT ${leaseEnded(n)} AS lease_ends, ${n.now} AS now, ${pausedQueue(n)} AS paused,
       (SELECT l.visible_at - l.visibility_ms FROM ${n.jobs} l WHERE l.queue = :queue AND l.token IS NOT NULL ORDER BY l.visible_at - l.visibility_ms DESC LIMIT 1) AS begun`
   )
   const step = statement(
@@ -151,6 +164,11 @@ const sqlite: Claim = (n) => {
       visible_at = ${n.now} + :visibility, visibility_ms = :visibility
     WHERE id = :id`
   )
+  const freeKey = statement(
+    n,
+    "claim_key",
+    `DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = :key AND job_id = :id AND free_at IS NULL`
+  )
   return (session, { limit, prefetch, queue, visibilityMillis, worker }) =>
     Effect.gen(function* () {
       const wanted = limit + prefetch
@@ -159,8 +177,9 @@ const sqlite: Claim = (n) => {
       let nextAt = intOrNull(facts?.lease_ends)
       const begun = intOrNull(facts?.begun)
       const lapsed = (nextAt !== null && nextAt <= now) || (begun !== null && begun > now)
+      const paused = bool(facts?.paused)
       const seen: Array<Row> = []
-      let below = 32_768
+      let below = paused ? -32_769 : 32_768
       while (seen.length < wanted) {
         const [found] = yield* session.execute(top, { queue, below })
         if (found === undefined) break
@@ -183,6 +202,8 @@ const sqlite: Claim = (n) => {
           const row = taken[i] as Row
           const token = first + i
           yield* session.execute(take, { id: row.id, token, worker, visibility: visibilityMillis })
+          if (row.dedupe_scope === "waiting")
+            yield* session.execute(freeKey, { queue, key: row.dedupe_key, id: row.id })
           // The row is ours: written in place, since a copy by spread would cost more than the statement
           const claimed = row as Record<string, unknown>
           claimed.token = token
@@ -194,7 +215,7 @@ const sqlite: Claim = (n) => {
         }
       }
       const expired = seen.filter((row) => int(row.expired) === 1).length
-      return { rows, seen: seen.length, expired, lapsed, nextAt, now }
+      return { rows, seen: seen.length, expired, lapsed, marked: false, paused, nextAt, now }
     })
 }
 

@@ -5,21 +5,73 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { QueueSettings } from "../../../services/QueueStore.js"
-import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
+import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { textOrNull } from "./rows.js"
 
-const upsert = (n: Names) => {
-  const text = statement(
-    n,
-    "define",
-    `INSERT INTO ${n.queues} AS q (name, max_crashes, defined_by, updated_at)
-    VALUES (:name, :maxCrashes, :by, ${n.now})
-    ON CONFLICT (name) DO UPDATE SET max_crashes = excluded.max_crashes, defined_by = excluded.defined_by, updated_at = excluded.updated_at
-    WHERE (q.defined_by = 'producer' OR excluded.defined_by = 'worker')
-      AND (q.max_crashes <> excluded.max_crashes OR q.defined_by <> excluded.defined_by)`
-  )
-  return (session: Session, settings: QueueSettings, by: "producer" | "worker"): Effect.Effect<void, StoreError> =>
-    Effect.asVoid(session.execute(text, { name: settings.name, maxCrashes: settings.maxCrashes, by }))
+const same: PerEngine<(a: string, b: string) => string> = {
+  postgres: (a, b) => `${a} IS NOT DISTINCT FROM ${b}`,
+  sqlite: (a, b) => `${a} IS ${b}`
 }
 
-/** The two engines share this one statement. */
-export const define: PerEngine<typeof upsert> = { postgres: upsert, sqlite: upsert }
+const settings = [
+  "max_crashes",
+  "retain_completed_ms",
+  "retain_dead_ms",
+  "dead_letter_queue",
+  "on_dead",
+  "defaults",
+  "defined_by"
+]
+
+export interface Define {
+  readonly upsert: (
+    session: Session,
+    settings: QueueSettings,
+    by: "producer" | "worker"
+  ) => Effect.Effect<void, StoreError>
+  /** The dead-letter queues that follow from a queue's, up to `name` if that is among them. */
+  readonly leadsTo: (session: Session, from: string, name: string) => Effect.Effect<boolean, StoreError>
+}
+
+const make = (n: Names): Define => {
+  const upsert = statement(
+    n,
+    "define",
+    `INSERT INTO ${n.queues} AS q (name, ${settings.join(", ")}, updated_at)
+    VALUES (:name, :maxCrashes, :retainCompleted, :retainDead, :deadLetterQueue, :onDead, :defaults, :by, ${n.now})
+    ON CONFLICT (name) DO UPDATE SET ${settings.map((column) => `${column} = excluded.${column}`).join(", ")}, updated_at = excluded.updated_at
+    WHERE (q.defined_by = 'producer' OR excluded.defined_by = 'worker')
+      AND NOT (${settings.map((column) => same[n.engine](`q.${column}`, `excluded.${column}`)).join(" AND ")})`
+  )
+  const follow = statement(n, "define_follow", `SELECT dead_letter_queue FROM ${n.queues} WHERE name = :name`)
+  return {
+    upsert: (session, queue, by) =>
+      Effect.asVoid(
+        session.execute(upsert, {
+          name: queue.name,
+          maxCrashes: queue.maxCrashes,
+          retainCompleted: queue.retainCompletedMillis,
+          retainDead: queue.retainDeadMillis,
+          deadLetterQueue: queue.deadLetterQueue,
+          onDead: queue.onDead,
+          defaults: queue.defaults,
+          by
+        })
+      ),
+    leadsTo: (session, from, name) =>
+      Effect.gen(function* () {
+        const met = new Set<string>()
+        let at: string | null = from
+        while (at !== null && !met.has(at)) {
+          if (at === name) return true
+          met.add(at)
+          const rows: ReadonlyArray<Row> = yield* session.execute(follow, { name: at })
+          at = textOrNull(rows[0]?.dead_letter_queue)
+        }
+        return false
+      })
+  }
+}
+
+/** The two engines share these statements. */
+export const define: PerEngine<(n: Names) => Define> = { postgres: make, sqlite: make }

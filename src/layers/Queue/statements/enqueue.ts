@@ -5,9 +5,9 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import { stateOf } from "../../../services/JobState.js"
 import type { NewJob, Receipt } from "../../../services/QueueStore.js"
-import { queueTopic } from "../../../services/Wake.js"
-import { type Names, nextval, type PerEngine, type Session, statement } from "../../engine.js"
-import { int, intOrNull } from "./rows.js"
+import { type Names, nextval, type PerEngine, type Row, type Session, type Statement, statement } from "../../engine.js"
+import { advanceKey } from "./lanes.js"
+import { bool, int, intOrNull } from "./rows.js"
 
 type Enqueue = (
   n: Names,
@@ -32,7 +32,7 @@ const chunkOf = (jobs: ReadonlyArray<NewJob>): number => {
 export const needsTransaction = (jobs: ReadonlyArray<NewJob>): boolean =>
   jobs.length > 1 && (jobs.some((job) => job.dedupeKey !== null) || chunkOf(jobs) < jobs.length)
 
-const added = (id: number, dueAt: number, now: number): Receipt => ({
+const added = (id: number, dueAt: number | null, now: number): Receipt => ({
   id,
   state: stateOf({ token: null, visibleAt: dueAt }, now),
   deduplicated: false,
@@ -41,6 +41,11 @@ const added = (id: number, dueAt: number, now: number): Receipt => ({
 
 const columns =
   "queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, expires_at, expires_ms, dedupe_key, headers"
+const richColumns = `${columns}, dedupe_scope, dedupe_window_ms, ordering_key`
+
+/** Whether a job has more than most: kept out of the statement that most jobs go through. */
+const isRich = (job: NewJob): boolean =>
+  job.orderingKey !== null || job.dedupeScope !== null || job.dedupeWindowMillis !== null
 
 /** Now plus the delay, or runAt unless it has passed. */
 const dueAt = (n: Names, max: string, at: string, delay: string) =>
@@ -52,43 +57,58 @@ const dueAt = (n: Names, max: string, at: string, delay: string) =>
  * committed yet is waited for. The notification is sent by the commit, once per queue and transaction.
  */
 const postgres: Enqueue = (n, notify) => {
-  const insert = statement(
-    n,
-    "enqueue",
-    `WITH input AS MATERIALIZED (
+  const insert = (rich: boolean) =>
+    statement(
+      n,
+      rich ? "enqueue_keyed" : "enqueue",
+      `WITH input AS MATERIALIZED (
       SELECT i.*, ${nextval(n.jobIds)} AS id, ${n.now} AS now, ${dueAt(n, "greatest", "i.run_at", "i.delay")} AS due
-      FROM unnest(:payload::text[], :priority::smallint[], :maxAttempts::integer[], :delay::bigint[], :runAt::bigint[], :expiresMillis::bigint[], :expiresAt::bigint[], :key::text[], :headers::text[])
-        WITH ORDINALITY AS i (payload, priority, max_attempts, delay, run_at, expires_ms, expires_at, dedupe_key, headers, n)
+      FROM unnest(:payload::text[], :priority::smallint[], :maxAttempts::integer[], :delay::bigint[], :runAt::bigint[], :expiresMillis::bigint[], :expiresAt::bigint[], :key::text[], :headers::text[]${rich ? ", :scope::text[], :window::bigint[], :place::text[]" : ""})
+        WITH ORDINALITY AS i (payload, priority, max_attempts, delay, run_at, expires_ms, expires_at, dedupe_key, headers${rich ? ", dedupe_scope, dedupe_window_ms, ordering_key" : ""}, n)
     ), keys AS (
       INSERT INTO ${n.dedupeKeys} (queue, dedupe_key, job_id)
       SELECT :queue, dedupe_key, id FROM input WHERE dedupe_key IS NOT NULL ORDER BY dedupe_key COLLATE "C", n
       ON CONFLICT DO NOTHING
       RETURNING job_id
     ), added AS (
-      INSERT INTO ${n.jobs} (id, ${columns})
-      SELECT id, :queue, payload, priority, 0, max_attempts, now, due, due, coalesce(expires_at, due + expires_ms), expires_ms, dedupe_key, headers
+      INSERT INTO ${n.jobs} (id, ${rich ? richColumns : columns})
+      SELECT id, :queue, payload, priority, 0, max_attempts, now, due, ${rich ? "CASE WHEN ordering_key IS NULL THEN due END" : "due"}, coalesce(expires_at, due + expires_ms), expires_ms, dedupe_key, headers${rich ? ", dedupe_scope, dedupe_window_ms, ordering_key" : ""}
       FROM input WHERE dedupe_key IS NULL OR id IN (SELECT job_id FROM keys)
       RETURNING id
-    )${notify ? `, note AS MATERIALIZED (SELECT pg_notify(:channel, :topic) FROM (SELECT 1 FROM added LIMIT 1) AS one)` : ""}
-    SELECT i.n, i.id, i.due, i.now${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM input i JOIN added a USING (id)`
-  )
+    )${
+      rich
+        ? `, marks AS (
+      INSERT INTO ${n.laneMarks} (queue, ordering_key) SELECT DISTINCT :queue, i.ordering_key FROM input i JOIN added a USING (id) WHERE i.ordering_key IS NOT NULL
+    )`
+        : ""
+    }${notify ? `, note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM (SELECT 1 FROM added LIMIT 1) AS one)` : ""}
+    SELECT i.n, i.id, i.due, i.now${
+      rich
+        ? `, i.ordering_key IS NOT NULL AND (row_number() OVER (PARTITION BY i.ordering_key ORDER BY i.n) > 1
+        OR EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.queue = :queue AND j.ordering_key = i.ordering_key)
+        OR EXISTS (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = :queue AND b.ordering_key = i.ordering_key)) AS blocked`
+        : ""
+    }${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM input i JOIN added a USING (id)`
+    )
+  const plain = insert(false)
+  const keyed = insert(true)
   const holders = statement(
     n,
     "enqueue_holders",
-    `SELECT k.dedupe_key, k.job_id, j.id AS live_id, j.token, j.visible_at, ${n.now} AS now
+    `SELECT k.dedupe_key, k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, ${n.now} AS now
     FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id
     WHERE k.queue = :queue AND k.dedupe_key = ANY (:keys::text[])`
   )
   const orphan = statement(
     n,
     "enqueue_orphan",
-    `DELETE FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key AND k.free_at IS NULL
+    `DELETE FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key AND (k.free_at IS NULL OR k.free_at <= ${n.now})
       AND NOT EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.id = k.job_id)`
   )
+  const replace = statement(n, "enqueue_replace", replaceText(n, "greatest"))
   const parameters = (queue: string, jobs: ReadonlyArray<NewJob>) => ({
     queue,
     channel: n.channel,
-    topic: queueTopic(queue),
     payload: jobs.map((job) => job.payload),
     priority: jobs.map((job) => job.priority),
     maxAttempts: jobs.map((job) => job.maxAttempts),
@@ -97,7 +117,10 @@ const postgres: Enqueue = (n, notify) => {
     expiresMillis: jobs.map((job) => job.expiresMillis),
     expiresAt: jobs.map((job) => job.expiresAt),
     key: jobs.map((job) => job.dedupeKey),
-    headers: jobs.map((job) => job.headers)
+    headers: jobs.map((job) => job.headers),
+    scope: jobs.map((job) => job.dedupeScope),
+    window: jobs.map((job) => job.dedupeWindowMillis),
+    place: jobs.map((job) => job.orderingKey)
   })
   return (session, queue, jobs) =>
     Effect.gen(function* () {
@@ -107,15 +130,14 @@ const postgres: Enqueue = (n, notify) => {
         const size = chunkOf(missing.map((index) => jobs[index] as NewJob))
         const round = missing.slice(0, size)
         const rest = missing.slice(size)
-        const rows = yield* session.execute(
-          insert,
-          parameters(
-            queue,
-            round.map((index) => jobs[index] as NewJob)
-          )
-        )
+        const some = round.map((index) => jobs[index] as NewJob)
+        const rows = yield* session.execute(some.some(isRich) ? keyed : plain, parameters(queue, some))
         for (const row of rows)
-          receipts[round[int(row.n) - 1] as number] = added(int(row.id), int(row.due), int(row.now))
+          receipts[round[int(row.n) - 1] as number] = added(
+            int(row.id),
+            bool(row.blocked) ? null : int(row.due),
+            int(row.now)
+          )
         const refused = round.filter((index) => receipts[index] === undefined)
         if (refused.length > 0) {
           // A later statement sees what the first one waited for; a key that was freed in between is tried again
@@ -125,8 +147,8 @@ const postgres: Enqueue = (n, notify) => {
           for (const index of refused) {
             const row = byKey.get(jobs[index]?.dedupeKey as string)
             if (row === undefined) continue
-            if (row.live_id === null) yield* session.execute(orphan, { queue, key: row.dedupe_key })
-            else receipts[index] = heldBy(row)
+            if (isFree(row)) yield* session.execute(orphan, { queue, key: row.dedupe_key })
+            else receipts[index] = yield* heldBy(session, replace, row, jobs[index] as NewJob)
           }
         }
         missing = [...refused.filter((index) => receipts[index] === undefined), ...rest]
@@ -135,19 +157,55 @@ const postgres: Enqueue = (n, notify) => {
     })
 }
 
-const heldBy = (row: Readonly<Record<string, unknown>>): Receipt => ({
-  id: int(row.job_id),
-  state: stateOf({ token: intOrNull(row.token), visibleAt: intOrNull(row.visible_at) }, int(row.now)),
-  deduplicated: true,
-  replaced: false
-})
+/** A key that holds nobody off: its job has ended and its window, if it had one, has passed. */
+const isFree = (row: Row): boolean =>
+  row.live_id === null && (intOrNull(row.free_at) === null || int(row.free_at) <= int(row.now))
+
+/** Payload, headers and times of a job that nobody holds are replaced; its attempts and errors start afresh. */
+const replaceText = (n: Names, max: string) => {
+  const [at, delay] = n.engine === "sqlite" ? [":runAt", ":delay"] : [":runAt::bigint", ":delay::bigint"]
+  const due = dueAt(n, max, at, delay)
+  const big = n.engine === "sqlite" ? "" : "::bigint"
+  return `UPDATE ${n.jobs} SET payload = :payload, headers = :headers, priority = :priority, due_at = ${due},
+      visible_at = CASE WHEN visible_at IS NULL THEN NULL ELSE ${due} END,
+      expires_at = coalesce(:expiresAt${big}, ${due} + :expiresMillis${big}), expires_ms = :expiresMillis${big}, attempt = 0, crashes = 0, failures = 0,
+      errors = NULL, failure_times = NULL, progress = NULL, undecodable_since = NULL
+    WHERE id = :id AND token IS NULL
+    RETURNING token, visible_at`
+}
+
+/** The receipt of whoever holds the key, replaced first if that is wanted and possible. */
+const heldBy = (session: Session, replace: Statement, row: Row, job: NewJob): Effect.Effect<Receipt, StoreError> =>
+  Effect.gen(function* () {
+    const id = int(row.job_id)
+    if (row.live_id === null) return { id, state: "ended", deduplicated: true, replaced: false }
+    const [changed] = job.replace
+      ? yield* session.execute(replace, {
+          id,
+          payload: job.payload,
+          headers: job.headers,
+          priority: job.priority,
+          delay: job.delayMillis,
+          runAt: job.runAt,
+          expiresMillis: job.expiresMillis,
+          expiresAt: job.expiresAt
+        })
+      : []
+    const { token, visible_at } = changed ?? row
+    return {
+      id,
+      state: stateOf({ token: intOrNull(token), visibleAt: intOrNull(visible_at) }, int(row.now)),
+      deduplicated: true,
+      replaced: changed !== undefined
+    }
+  })
 
 /** Inside the write lock a look and an insert cannot be overtaken. */
 const sqlite: Enqueue = (n) => {
   const holder = statement(
     n,
     "enqueue_holders",
-    `SELECT k.job_id, j.id AS live_id, j.token, j.visible_at, ${n.now} AS now
+    `SELECT k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, ${n.now} AS now
     FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id
     WHERE k.queue = :queue AND k.dedupe_key = :key`
   )
@@ -160,10 +218,12 @@ const sqlite: Enqueue = (n) => {
   const insert = statement(
     n,
     "enqueue",
-    `INSERT INTO ${n.jobs} (${columns})
-    VALUES (:queue, :payload, :priority, 0, :maxAttempts, ${n.now}, ${due}, ${due}, coalesce(:expiresAt, ${due} + :expiresMillis), :expiresMillis, :key, :headers)
+    `INSERT INTO ${n.jobs} (${richColumns})
+    VALUES (:queue, :payload, :priority, 0, :maxAttempts, ${n.now}, ${due}, CASE WHEN :place IS NULL THEN ${due} END, coalesce(:expiresAt, ${due} + :expiresMillis), :expiresMillis, :key, :headers, :scope, :window, :place)
     RETURNING id, due_at, enqueued_at`
   )
+  const replace = statement(n, "enqueue_replace", replaceText(n, "max"))
+  const advance = advanceKey(n)
   const hold = statement(
     n,
     "enqueue_key",
@@ -175,7 +235,7 @@ const sqlite: Enqueue = (n) => {
         const key = job.dedupeKey
         if (key !== null) {
           const [held] = yield* session.execute(holder, { queue, key })
-          if (held !== undefined && held.live_id !== null) return heldBy(held)
+          if (held !== undefined && !isFree(held)) return yield* heldBy(session, replace, held, job)
           // A key whose job was deleted by hand holds nobody off
           if (held !== undefined) yield* session.execute(orphan, { queue, key })
         }
@@ -189,11 +249,15 @@ const sqlite: Enqueue = (n) => {
           expiresMillis: job.expiresMillis,
           expiresAt: job.expiresAt,
           key,
-          headers: job.headers
+          headers: job.headers,
+          scope: job.dedupeScope,
+          window: job.dedupeWindowMillis,
+          place: job.orderingKey
         })
         const id = int(row?.id)
         if (key !== null) yield* session.execute(hold, { queue, key, id })
-        return added(id, int(row?.due_at), int(row?.enqueued_at))
+        const blocked = job.orderingKey !== null && (yield* advance(session, queue, job.orderingKey)) !== id
+        return added(id, blocked ? null : int(row?.due_at), int(row?.enqueued_at))
       })
     )
 }

@@ -3,10 +3,10 @@
  * another, a boolean as 0 or 1 from SQLite.
  */
 
-import { errorsOf } from "../../../services/History.js"
+import { errorsOf, livesOf } from "../../../services/History.js"
 import type { DeadReason, JobState } from "../../../services/JobState.js"
 import { stateOf } from "../../../services/JobState.js"
-import type { DeadRow, LiveRow } from "../../../services/QueueStore.js"
+import type { CompletedRow, DeadRow, LiveRow } from "../../../services/QueueStore.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
 import type { Row } from "../../engine.js"
 
@@ -20,7 +20,7 @@ export const bool = (value: unknown): boolean =>
 
 /** Columns of a claimed row, unqualified. */
 export const claimedColumns =
-  "id, queue, token, payload, priority, attempt, max_attempts, crashes, failures, enqueued_at, due_at, expires_at, headers, dedupe_key, ordering_key, progress, errors, failure_times, undecodable_since, cancel_requested_at, claimed_at, visible_at, visibility_ms"
+  "id, queue, token, payload, priority, attempt, max_attempts, crashes, failures, enqueued_at, due_at, expires_at, headers, dedupe_key, dedupe_scope, ordering_key, progress, history, errors, failure_times, undecodable_since, cancel_requested_at, claimed_at, visible_at, visibility_ms"
 
 const counted = (row: Row) => ({
   id: int(row.id),
@@ -32,9 +32,13 @@ const counted = (row: Row) => ({
   failures: int(row.failures),
   enqueuedAt: int(row.enqueued_at),
   dueAt: int(row.due_at),
+  expiresAt: intOrNull(row.expires_at),
   dedupeKey: textOrNull(row.dedupe_key),
+  orderingKey: textOrNull(row.ordering_key),
   headers: textOrNull(row.headers),
-  progress: textOrNull(row.progress)
+  progress: textOrNull(row.progress),
+  errors: errorsOf({ errors: textOrNull(row.errors) }),
+  history: livesOf(textOrNull(row.history))
 })
 
 /** Without a spread: in a literal with as many fields it would cost more than the whole claim. */
@@ -57,6 +61,7 @@ export const claimedRow = (row: Row, claimedMonotonic: number): ClaimedRow => ({
   progress: textOrNull(row.progress),
   errors: textOrNull(row.errors),
   failureTimes: textOrNull(row.failure_times),
+  history: textOrNull(row.history),
   undecodableSince: intOrNull(row.undecodable_since),
   cancelRequested: row.cancel_requested_at !== null && row.cancel_requested_at !== undefined,
   claimedAt: int(row.claimed_at),
@@ -73,10 +78,10 @@ export const liveRow = (row: Row, now: number): LiveRow => {
     ...counted(row),
     state,
     attempt: int(row.attempt),
-    expiresAt: intOrNull(row.expires_at),
     worker: textOrNull(row.worker),
+    claimedAt: intOrNull(row.claimed_at),
     deadline: state === "leased" ? visibleAt : null,
-    errors: errorsOf({ errors: textOrNull(row.errors) })
+    cancelRequested: intOrNull(row.cancel_requested_at) !== null
   }
 }
 
@@ -84,6 +89,11 @@ export const deadRow = (row: Row): DeadRow => ({
   ...counted(row),
   reason: String(row.reason) as DeadReason,
   attempts: int(row.attempt),
-  diedAt: int(row.died_at),
-  errors: errorsOf({ errors: textOrNull(row.errors) })
+  diedAt: int(row.died_at)
+})
+
+export const completedRow = (row: Row): CompletedRow => ({
+  ...counted(row),
+  attempts: int(row.attempt),
+  completedAt: int(row.completed_at)
 })

@@ -6,9 +6,27 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { Settlement, SettleOutcome } from "../../../services/Settlement.js"
-import { queueTopic } from "../../../services/Wake.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import {
+  buried,
+  keptColumns,
+  type Leaving,
+  leaveFacts,
+  leaving,
+  leavingColumns,
+  makeLeave,
+  qualified,
+  released
+} from "./leave.js"
 import { int, intOrNull } from "./rows.js"
+
+export interface Settled {
+  readonly outcomes: ReadonlyArray<SettleOutcome>
+  /** Queues that may have a job more to claim. */
+  readonly woken: ReadonlySet<string>
+  /** A job with an ordering key has left. */
+  readonly keyed: boolean
+}
 
 export interface SettleOptions {
   /** Answer `busy` for rows that are locked instead of waiting for them. */
@@ -25,13 +43,9 @@ type Settle = (
   queue: string,
   settlements: ReadonlyArray<Settlement>,
   options: SettleOptions
-) => Effect.Effect<ReadonlyArray<SettleOutcome>, StoreError>
+) => Effect.Effect<Settled, StoreError>
 
 type Tagged<Tag extends Settlement["_tag"]> = Extract<Settlement, { readonly _tag: Tag }>
-
-/** What a job keeps when it leaves the live table. */
-export const keptColumns =
-  "queue, payload, priority, enqueued_at, due_at, expires_at, expires_ms, max_attempts, dedupe_key, dedupe_scope, dedupe_window_ms, ordering_key, headers, progress, history"
 
 /** The lease has ended, or was written by a clock that ran ahead: it would begin only in the future. */
 export const leaseOver = (n: Names, alias: string) =>
@@ -63,9 +77,6 @@ const postgres: Settle = (n, notify) => {
     )`
   const gone = `gone AS (
       DELETE FROM ${n.jobs} WHERE id = ANY (ARRAY(SELECT id FROM held)) RETURNING *
-    ), keys AS (
-      DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND free_at IS NULL
-        AND dedupe_key = ANY (ARRAY(SELECT dedupe_key FROM gone WHERE dedupe_key IS NOT NULL)) AND job_id = ANY (ARRAY(SELECT id FROM gone))
     )`
   const both = (make: (skip: boolean) => string, name: string) => ({
     wait: statement(n, name, make(false)),
@@ -73,7 +84,11 @@ const postgres: Settle = (n, notify) => {
   })
   const ack = both(
     (skip) =>
-      `WITH input AS (SELECT * FROM unnest(:ids::bigint[], :tokens::bigint[]) AS i (id, token)), ${held(skip, "input")}, ${gone} SELECT id FROM gone`,
+      `WITH input AS (SELECT * FROM unnest(:ids::bigint[], :tokens::bigint[]) AS i (id, token)), ${held(skip, "input")}, ${gone}, ${released(n, notify)}, kept AS (
+      INSERT INTO ${n.completedJobs} (id, attempt, crashes, failures, errors, failure_times, completed_at, token, ${keptColumns})
+      SELECT g.id, g.attempt, g.crashes, g.failures, g.errors, g.failure_times, ${n.now}, g.token, ${qualified("g", keptColumns)}
+      FROM gone g JOIN ${n.queues} q ON q.name = g.queue WHERE q.retain_completed_ms IS NOT NULL
+    ) SELECT id, ${leaveFacts(notify, "released")} FROM gone`,
     "ack"
   )
   const giveBack = both(
@@ -86,9 +101,9 @@ const postgres: Settle = (n, notify) => {
         visible_at = coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now})), due_at = coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now})),
         undecodable_since = i.undecodable_since, crashes = i.crashes, failures = i.failures, errors = i.errors, failure_times = i.failure_times
       FROM input i
-      WHERE j.id = i.id AND j.id = ANY (ARRAY(SELECT id FROM held))
+      WHERE j.id = i.id AND j.id = ANY (ARRAY(SELECT id FROM held)) AND j.cancel_requested_at IS NULL
       RETURNING j.id
-    )${notify ? ", note AS MATERIALIZED (SELECT pg_notify(:channel, :topic) FROM (SELECT 1 FROM back LIMIT 1) AS one)" : ""}
+    )${notify ? ", note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM (SELECT 1 FROM back LIMIT 1) AS one)" : ""}
     SELECT id${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM back`,
     "give_back"
   )
@@ -96,15 +111,15 @@ const postgres: Settle = (n, notify) => {
     (skip) => `WITH input AS (
       SELECT * FROM unnest(:ids::bigint[], :tokens::bigint[], :reasons::text[], :crashes::integer[], :failures::integer[], :errors::text[], :times::text[])
         AS i (id, token, reason, crashes, failures, errors, failure_times)
-    ), ${held(skip, "input")}, ${gone}, letters AS (
-      INSERT INTO ${n.deadLetters} (id, attempt, crashes, failures, errors, failure_times, reason, died_at, token, ${keptColumns})
-      SELECT g.id, g.attempt, i.crashes, i.failures, i.errors, i.failure_times, i.reason, ${n.now}, g.token, ${qualified("g", keptColumns)}
-      FROM gone g JOIN input i USING (id)
-    )
-    SELECT id FROM gone`,
+    ), ${held(skip, "input")}, ${gone}, verdict AS (SELECT id, reason, crashes, failures, errors, failure_times FROM input), ${buried(n, notify)}
+    SELECT id, ${leaveFacts(notify, "buried")} FROM gone`,
     "bury"
   )
-  const look = statement(n, "settle_look", `SELECT id, token FROM ${n.jobs} WHERE id = ANY (:ids::bigint[])`)
+  const look = statement(
+    n,
+    "settle_look",
+    `SELECT id, token, cancel_requested_at FROM ${n.jobs} WHERE id = ANY (:ids::bigint[])`
+  )
   const leases = (list: ReadonlyArray<Settlement>) => ({ ids: list.map((s) => s.id), tokens: list.map((s) => s.token) })
   const histories = (list: ReadonlyArray<Tagged<"Return"> | Tagged<"Bury">>) => ({
     crashes: list.map((s) => s.history.crashes),
@@ -112,11 +127,16 @@ const postgres: Settle = (n, notify) => {
     errors: list.map((s) => s.history.errors),
     times: list.map((s) => s.history.failureTimes)
   })
-  return (session, queue, settlements, { lapsedOnly, skipLocked }) =>
+  const apply = (
+    session: Session,
+    queue: string,
+    settlements: ReadonlyArray<Settlement>,
+    { lapsedOnly, skipLocked }: SettleOptions
+  ) =>
     Effect.gen(function* () {
       const { acks, burials, returns } = byTag(settlements)
       const pick = skipLocked ? ("skip" as const) : ("wait" as const)
-      const common = { queue, lapsedOnly, channel: n.channel, topic: queueTopic(queue) }
+      const common = { queue, lapsedOnly, channel: n.channel }
       const rows: Array<Row> = []
       if (acks.length > 0) rows.push(...(yield* session.execute(ack[pick], { ...common, ...leases(acks) })))
       if (returns.length > 0) {
@@ -140,80 +160,97 @@ const postgres: Settle = (n, notify) => {
           ...(yield* session.execute(bury[pick], { ...common, ...leases(burials), ...histories(burials), reasons }))
         )
       }
+      return rows
+    })
+  return (session, queue, settlements, options) =>
+    Effect.gen(function* () {
+      const rows = yield* apply(session, queue, settlements, options)
       const done = new Set(rows.map((row) => int(row.id)))
       const missed = settlements.filter((s) => !done.has(s.id))
-      const left = missed.length === 0 ? [] : yield* session.execute(look, { ids: missed.map((s) => s.id) })
-      return outcomes(settlements, done, left)
+      let left = missed.length === 0 ? [] : yield* session.execute(look, { ids: missed.map((s) => s.id) })
+      const cancelled = toCancel(missed, left)
+      if (cancelled.length > 0) {
+        const more = yield* apply(session, queue, cancelled, options)
+        rows.push(...more)
+        for (const row of more) done.add(int(row.id))
+        left = left.filter((row) => !done.has(int(row.id)))
+      }
+      const woken = new Set<string>()
+      if (settlements.some((s) => s._tag === "Return" && done.has(s.id))) woken.add(queue)
+      for (const row of rows) if (typeof row.envelope_queue === "string") woken.add(row.envelope_queue)
+      return { outcomes: outcomes(settlements, done, left), woken, keyed: rows.some((row) => row.keyed === true) }
     })
 }
 
-export const qualified = (alias: string, columns: string): string =>
-  columns
-    .split(", ")
-    .map((column) => `${alias}.${column}`)
-    .join(", ")
+/** What would go back, but is to be cancelled, is dead instead. */
+const toCancel = (missed: ReadonlyArray<Settlement>, left: ReadonlyArray<Row>): ReadonlyArray<Settlement> => {
+  const asked = new Set(left.filter((row) => intOrNull(row.cancel_requested_at) !== null).map((row) => int(row.id)))
+  return missed.flatMap(
+    (s): ReadonlyArray<Settlement> =>
+      s._tag === "Return" && asked.has(s.id)
+        ? [{ _tag: "Bury", id: s.id, token: s.token, reason: "cancelled", history: s.history }]
+        : []
+  )
+}
 
 /** Job by job inside the write lock; nothing can be locked by somebody else. */
 const sqlite: Settle = (n) => {
   const guard = `id = :id AND token = :token AND (NOT :lapsedOnly OR ${leaseOver(n, "")})`
-  const ack = statement(n, "ack", `DELETE FROM ${n.jobs} WHERE ${guard} RETURNING id, dedupe_key`)
-  const freeKey = statement(
-    n,
-    "settle_key",
-    `DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = :key AND job_id = :id AND free_at IS NULL`
-  )
+  const find = statement(n, "settle_find", `SELECT ${leavingColumns} FROM ${n.jobs} WHERE ${guard}`)
+  const ack = statement(n, "ack", `DELETE FROM ${n.jobs} WHERE ${guard} RETURNING ${leavingColumns}`)
   const giveBack = statement(
     n,
     "give_back",
     `UPDATE ${n.jobs} SET token = NULL, worker = NULL, claimed_at = NULL, visibility_ms = NULL, attempt = :attempt,
       visible_at = coalesce(${n.now} + :delay, min(visible_at, ${n.now})), due_at = coalesce(${n.now} + :delay, min(visible_at, ${n.now})),
       undecodable_since = :undecodable, crashes = :crashes, failures = :failures, errors = :errors, failure_times = :times
-    WHERE ${guard} RETURNING id`
+    WHERE ${guard} AND cancel_requested_at IS NULL RETURNING id`
   )
-  const bury = statement(
-    n,
-    "bury",
-    `INSERT INTO ${n.deadLetters} (id, attempt, crashes, failures, errors, failure_times, reason, died_at, token, ${keptColumns})
-    SELECT id, attempt, :crashes, :failures, :errors, :times, :reason, ${n.now}, token, ${keptColumns} FROM ${n.jobs} WHERE ${guard}
-    RETURNING id`
-  )
-  const look = statement(n, "settle_look", `SELECT id, token FROM ${n.jobs} WHERE id = :id`)
+  const look = statement(n, "settle_look", `SELECT id, token, cancel_requested_at FROM ${n.jobs} WHERE id = :id`)
+  const leave = makeLeave(n)
+  const apply = (session: Session, queue: string, s: Settlement, lapsedOnly: number, call: Leaving) =>
+    Effect.gen(function* () {
+      const lease = { id: s.id, token: s.token, lapsedOnly }
+      const history =
+        s._tag === "Ack"
+          ? undefined
+          : {
+              crashes: s.history.crashes,
+              failures: s.history.failures,
+              errors: s.history.errors,
+              times: s.history.failureTimes
+            }
+      if (s._tag === "Return") {
+        const parameters = { attempt: s.attempt, delay: s.delayMillis, undecodable: s.undecodableSince }
+        return (yield* session.execute(giveBack, { ...lease, ...history, ...parameters })).length > 0
+      }
+      const retained = s._tag === "Bury" || (yield* leave.retains(session, queue, call))
+      const [row] = yield* session.execute(retained ? find : ack, lease)
+      if (row === undefined) return false
+      if (!retained) yield* leave.release(session, row, call, intOrNull(row.dedupe_window_ms))
+      else if (s._tag === "Ack" || history === undefined) yield* leave.complete(session, row, call)
+      else yield* leave.bury(session, row, { reason: s.reason, ...history }, call)
+      return true
+    })
   return (session, queue, settlements, { lapsedOnly }) =>
     Effect.gen(function* () {
       const done = new Set<number>()
       const left: Array<Row> = []
+      const call = leaving()
+      const { woken } = call
       const lapsed = lapsedOnly ? 1 : 0
       for (const s of settlements) {
-        const lease = { id: s.id, token: s.token, lapsedOnly: lapsed }
-        const history =
-          s._tag === "Ack"
-            ? {}
-            : {
-                crashes: s.history.crashes,
-                failures: s.history.failures,
-                errors: s.history.errors,
-                times: s.history.failureTimes
-              }
-        if (s._tag === "Return") {
-          const rows = yield* session.execute(giveBack, {
-            ...lease,
-            ...history,
-            attempt: s.attempt,
-            delay: s.delayMillis,
-            undecodable: s.undecodableSince
-          })
-          if (rows.length > 0) done.add(s.id)
-        } else {
-          const moved =
-            s._tag === "Ack" || (yield* session.execute(bury, { ...lease, ...history, reason: s.reason })).length > 0
-          const [gone] = moved ? yield* session.execute(ack, lease) : []
-          if (gone !== undefined) done.add(s.id)
-          if (gone !== undefined && gone.dedupe_key !== null)
-            yield* session.execute(freeKey, { queue, key: gone.dedupe_key, id: s.id })
+        let settled = yield* apply(session, queue, s, lapsed, call)
+        if (settled && s._tag === "Return") woken.add(queue)
+        if (!settled) {
+          const rows = yield* session.execute(look, { id: s.id })
+          const [cancelled] = toCancel([s], rows)
+          settled = cancelled !== undefined && (yield* apply(session, queue, cancelled, lapsed, call))
+          if (!settled) left.push(...rows)
         }
-        if (!done.has(s.id)) left.push(...(yield* session.execute(look, { id: s.id })))
+        if (settled) done.add(s.id)
       }
-      return outcomes(settlements, done, left)
+      return { outcomes: outcomes(settlements, done, left), woken, keyed: false }
     })
 }
 

@@ -6,8 +6,9 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { buried, leaveFacts, leaving, leavingColumns, makeLeave, qualified } from "./leave.js"
 import { claimedColumns, claimedRow, int, textOrNull } from "./rows.js"
-import { keptColumns, leaseOver, qualified } from "./settle.js"
+import { leaseOver } from "./settle.js"
 
 export interface Cursor {
   readonly at: number
@@ -18,9 +19,15 @@ export const fromStart: Cursor = { at: Number.MIN_SAFE_INTEGER, id: 0 }
 
 export type LapsedRow = ClaimedRow & { readonly worker: string | null; readonly maxCrashes: number }
 
+export interface Expired {
+  readonly count: number
+  /** Queues that may have a job more to claim. */
+  readonly woken: ReadonlySet<string>
+}
+
 export interface Sweep {
-  /** Moves up to `limit` expired jobs to the dead letters; answers how many. */
-  readonly expire: (session: Session, queue: string | undefined, limit: number) => Effect.Effect<number, StoreError>
+  /** Moves up to `limit` expired jobs to the dead letters. */
+  readonly expire: (session: Session, queue: string | undefined, limit: number) => Effect.Effect<Expired, StoreError>
   /** The next queue, by name, that has leased jobs. */
   readonly nextLeased: (session: Session, after: string) => Effect.Effect<string | undefined, StoreError>
   /** Jobs of a queue whose lease has lapsed, after the cursor. */
@@ -30,6 +37,10 @@ export interface Sweep {
     after: Cursor,
     limit: number
   ) => Effect.Effect<ReadonlyArray<LapsedRow>, StoreError>
+  /** Whether a retention or a dedupe window may have passed. */
+  readonly due: (session: Session) => Effect.Effect<boolean, StoreError>
+  /** Deletes dedupe keys whose window has passed; answers how many. */
+  readonly freeKeys: (session: Session, limit: number) => Effect.Effect<number, StoreError>
 }
 
 const lapsedRow = (row: Row): LapsedRow => ({
@@ -37,11 +48,6 @@ const lapsedRow = (row: Row): LapsedRow => ({
   worker: textOrNull(row.worker),
   maxCrashes: int(row.max_crashes)
 })
-
-const letters = (n: Names) =>
-  `INSERT INTO ${n.deadLetters} (id, attempt, crashes, failures, errors, failure_times, reason, died_at, token, ${keptColumns})`
-const expiredLetter = (n: Names, alias: string) =>
-  `${alias}.id, ${alias}.attempt, ${alias}.crashes, ${alias}.failures, ${alias}.errors, ${alias}.failure_times, 'expired', ${n.now}, NULL, ${qualified(alias, keptColumns)}`
 
 const nextLeased = (n: Names) => {
   const text = statement(
@@ -68,7 +74,28 @@ const lapsed = (n: Names, condition: string) => {
     )
 }
 
-const postgres = (n: Names): Sweep => {
+const due = (n: Names) => {
+  const passed = (table: string, at: string, setting: string) =>
+    `EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.${setting} IS NOT NULL AND (SELECT min(l.${at}) FROM ${table} l WHERE l.queue = q.name) <= ${n.now} - q.${setting})`
+  const text = statement(
+    n,
+    "sweep_due",
+    `SELECT 1 AS due WHERE ${passed(n.deadLetters, "died_at", "retain_dead_ms")} OR ${passed(n.completedJobs, "completed_at", "retain_completed_ms")}
+      OR EXISTS (SELECT 1 FROM ${n.dedupeKeys} WHERE free_at IS NOT NULL AND free_at <= ${n.now})`
+  )
+  return (session: Session) => Effect.map(session.execute(text, {}), (rows) => rows.length > 0)
+}
+
+const freeKeys = (n: Names, lock: string, pick: (select: string) => string) => {
+  const text = statement(
+    n,
+    "sweep_keys",
+    `DELETE FROM ${n.dedupeKeys} WHERE free_at <= ${n.now} AND ${pick(`SELECT queue, dedupe_key FROM ${n.dedupeKeys} WHERE free_at IS NOT NULL AND free_at <= ${n.now} ORDER BY free_at LIMIT :limit${lock}`)} RETURNING job_id`
+  )
+  return (session: Session, limit: number) => Effect.map(session.execute(text, { limit }), (rows) => rows.length)
+}
+
+const postgres = (n: Names, notify: boolean): Sweep => {
   const expire = (scope: string) =>
     statement(
       n,
@@ -78,20 +105,26 @@ const postgres = (n: Names): Sweep => {
         ORDER BY expires_at LIMIT :limit::integer FOR UPDATE SKIP LOCKED
       ), gone AS (
         DELETE FROM ${n.jobs} WHERE id = ANY (ARRAY(SELECT id FROM held)) RETURNING *
-      ), keys AS (
-        DELETE FROM ${n.dedupeKeys} k USING gone g WHERE g.dedupe_key IS NOT NULL AND k.queue = g.queue AND k.dedupe_key = g.dedupe_key AND k.job_id = g.id AND k.free_at IS NULL
-      ), moved AS (
-        ${letters(n)} SELECT ${expiredLetter(n, "g")} FROM gone g
-      )
-      SELECT id FROM gone`
+      ), verdict AS (
+        SELECT id, 'expired'::text AS reason, crashes, failures, errors, failure_times FROM gone
+      ), ${buried(n, notify)}
+      SELECT id, queue, ${leaveFacts(notify, "buried")} FROM gone`
     )
   const everywhere = expire("")
   const ofQueue = expire(" AND queue = :queue")
   return {
     expire: (session, queue, limit) =>
-      Effect.map(session.execute(queue === undefined ? everywhere : ofQueue, { queue, limit }), (rows) => rows.length),
+      Effect.map(
+        session.execute(queue === undefined ? everywhere : ofQueue, { queue, limit, channel: n.channel }),
+        (rows) => ({
+          count: rows.length,
+          woken: new Set(rows.flatMap((row) => (row.envelope_queue === null ? [] : [String(row.envelope_queue)])))
+        })
+      ),
     nextLeased: nextLeased(n),
-    lapsed: lapsed(n, leaseOver(n, "j."))
+    lapsed: lapsed(n, leaseOver(n, "j.")),
+    due: due(n),
+    freeKeys: freeKeys(n, " FOR UPDATE SKIP LOCKED", (select) => `(queue, dedupe_key) IN (${select})`)
   }
 }
 
@@ -100,36 +133,28 @@ const sqlite = (n: Names): Sweep => {
     statement(
       n,
       "sweep_expired",
-      `SELECT id, queue, dedupe_key FROM ${n.jobs} WHERE expires_at IS NOT NULL AND token IS NULL AND expires_at <= ${n.now}${scope} ORDER BY expires_at LIMIT :limit`
+      `SELECT ${leavingColumns}, crashes, failures, errors, failure_times FROM ${n.jobs} WHERE expires_at IS NOT NULL AND token IS NULL AND expires_at <= ${n.now}${scope} ORDER BY expires_at LIMIT :limit`
     )
   const everywhere = found("")
   const ofQueue = found(" AND queue = :queue")
-  const move = statement(
-    n,
-    "sweep_expired_letter",
-    `${letters(n)} SELECT ${expiredLetter(n, "j")} FROM ${n.jobs} j WHERE j.id = :id`
-  )
-  const remove = statement(n, "sweep_expired_job", `DELETE FROM ${n.jobs} WHERE id = :id`)
-  const freeKey = statement(
-    n,
-    "sweep_expired_key",
-    `DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = :key AND job_id = :id AND free_at IS NULL`
-  )
+  const leave = makeLeave(n)
   return {
     expire: (session, queue, limit) =>
       Effect.gen(function* () {
         const rows = yield* session.execute(queue === undefined ? everywhere : ofQueue, { queue, limit })
-        if (!session.writes) return rows.length
-        for (const { dedupe_key: key, id, queue: of } of rows) {
-          yield* session.execute(move, { id })
-          yield* session.execute(remove, { id })
-          if (key !== null) yield* session.execute(freeKey, { queue: of, key, id })
-        }
-        return rows.length
+        const call = leaving()
+        if (session.writes)
+          for (const row of rows) {
+            const { crashes, errors, failure_times: times, failures } = row
+            yield* leave.bury(session, row, { reason: "expired", crashes, errors, failures, times }, call)
+          }
+        return { count: rows.length, woken: call.woken }
       }),
     nextLeased: nextLeased(n),
-    lapsed: lapsed(n, leaseOver(n, "j."))
+    lapsed: lapsed(n, leaseOver(n, "j.")),
+    due: due(n),
+    freeKeys: freeKeys(n, "", (select) => `(queue, dedupe_key) IN (${select})`)
   }
 }
 
-export const sweep: PerEngine<(n: Names) => Sweep> = { postgres, sqlite }
+export const sweep: PerEngine<(n: Names, notify: boolean) => Sweep> = { postgres, sqlite }

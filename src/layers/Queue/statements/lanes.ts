@@ -1,0 +1,98 @@
+/**
+ * lanes: which job of an ordering key may be claimed. A job with a key is enqueued blocked; the first of a key that
+ * has no other one unblocked is unblocked here, at its own due time. That at most one is, the unique index `jobs_head`
+ * says as well.
+ *
+ * PostgreSQL: whatever may free a key or adds to one leaves a mark, in its own transaction: marks never wait for each
+ * other, so two transactions on one key don't either. Whoever meets a mark advances its key. A mark commits with what
+ * it is about, so who sees the one sees the other: nothing is left blocked for ever.
+ * SQLite: inside the write lock nobody else changes a key: it is advanced at once, and there are no marks.
+ */
+import { Effect } from "effect"
+import type { StoreError } from "../../../services/Errors.js"
+import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
+import { int } from "./rows.js"
+
+/** Marks of one pass. */
+export const marksPerPass = 2_000
+
+export interface Advanced {
+  /** Marks dealt with; as many as a pass takes means that there may be more. */
+  readonly marks: number
+  readonly unblocked: number
+}
+
+export interface Lanes {
+  /** Deals with the marks of a queue. */
+  readonly advance: (session: Session, queue: string) => Effect.Effect<Advanced, StoreError>
+  /** The next queue, by name, that has marks. */
+  readonly nextMarked: (session: Session, after: string) => Effect.Effect<string | undefined, StoreError>
+}
+
+/** Nobody of this key is unblocked, and no dead letter holds it. */
+const free = (n: Names, queue: string, key: string): string =>
+  `NOT EXISTS (SELECT 1 FROM ${n.jobs} h WHERE h.queue = ${queue} AND h.ordering_key = ${key} AND h.ordering_key IS NOT NULL AND h.visible_at IS NOT NULL)
+      AND NOT EXISTS (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key})`
+
+/**
+ * One pass at a time per queue, by a lock that is not waited for and ends with the statement's transaction: two passes
+ * with different snapshots could unblock two jobs of one key. The one that could slip between the snapshot and the lock
+ * is refused by the unique index, and tried again by the caller.
+ */
+const postgres = (n: Names, notify: boolean): Lanes => {
+  const pass = statement(
+    n,
+    "advance",
+    `WITH turn AS MATERIALIZED (
+      SELECT pg_try_advisory_xact_lock(hashtextextended(:lane, 0)) AS mine
+    ), marks AS MATERIALIZED (
+      SELECT m.id, m.ordering_key FROM ${n.laneMarks} m
+      WHERE m.queue = :queue AND (SELECT mine FROM turn) ORDER BY m.queue, m.id LIMIT ${marksPerPass} FOR UPDATE SKIP LOCKED
+    ), next AS MATERIALIZED (
+      SELECT (SELECT j.id FROM ${n.jobs} j WHERE j.queue = :queue AND j.ordering_key = k.ordering_key ORDER BY j.id LIMIT 1) AS id
+      FROM (SELECT DISTINCT ordering_key FROM marks) k
+      WHERE ${free(n, ":queue", "k.ordering_key")}
+    ), unblocked AS (
+      UPDATE ${n.jobs} j SET visible_at = j.due_at
+      WHERE j.id = ANY (ARRAY(SELECT id FROM next WHERE id IS NOT NULL)) AND j.visible_at IS NULL AND j.token IS NULL
+      RETURNING j.id
+    ), done AS (
+      DELETE FROM ${n.laneMarks} WHERE id = ANY (ARRAY(SELECT id FROM marks))
+    )${notify ? `, note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM (SELECT 1 FROM unblocked LIMIT 1) AS one)` : ""}
+    SELECT (SELECT count(*) FROM marks) AS marks, (SELECT count(*) FROM unblocked) AS unblocked${notify ? ", (SELECT count(*) FROM note) AS noted" : ""}`
+  )
+  const nextMarked = statement(
+    n,
+    "advance_queues",
+    `SELECT queue FROM ${n.laneMarks} WHERE queue > :after ORDER BY queue LIMIT 1`
+  )
+  return {
+    advance: (session, queue) =>
+      session
+        .execute(pass, { queue, lane: `alkstore:lanes:${n.namespace}:${queue}`, channel: n.channel })
+        .pipe(Effect.map(([row]) => ({ marks: int(row?.marks), unblocked: int(row?.unblocked) }))),
+    nextMarked: (session, after) =>
+      Effect.map(session.execute(nextMarked, { after }), ([row]) => (row === undefined ? undefined : String(row.queue)))
+  }
+}
+
+/** SQLite: the first job of a key, unblocked if it may be; answers its id. */
+export const advanceKey = (n: Names) => {
+  const text = statement(
+    n,
+    "advance",
+    `UPDATE ${n.jobs} SET visible_at = due_at
+    WHERE id = (SELECT j.id FROM ${n.jobs} j WHERE j.queue = :queue AND j.ordering_key = :key ORDER BY j.id LIMIT 1)
+      AND visible_at IS NULL AND token IS NULL AND ${free(n, ":queue", ":key")}
+    RETURNING id`
+  )
+  return (session: Session, queue: string, key: string): Effect.Effect<number | undefined, StoreError> =>
+    Effect.map(session.execute(text, { queue, key }), ([row]) => (row === undefined ? undefined : int(row.id)))
+}
+
+const sqlite = (): Lanes => ({
+  advance: () => Effect.succeed({ marks: 0, unblocked: 0 }),
+  nextMarked: () => Effect.succeed(undefined)
+})
+
+export const lanes: PerEngine<(n: Names, notify: boolean) => Lanes> = { postgres, sqlite }
