@@ -21,6 +21,7 @@ import {
   TransactionMode
 } from "./QueueStore.js"
 import { plainSettings, settingsOf } from "./settings.js"
+import { receiving, sending } from "./telemetry.js"
 
 export type { Defaults, EnqueueOptions } from "./EnqueueOptions.js"
 export type { DeadLetterFilter, JobFilter, Reschedule } from "./filters.js"
@@ -154,7 +155,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
 
   const defined = (queue: Queue["Type"]) => Effect.zipRight(check, queue.define(settings, "producer"))
 
-  const enqueueAll = Effect.fn("Queue.enqueueMany")(function* (
+  const enqueueAll = Effect.fnUntraced(function* (
     payloads: Iterable<A>,
     job: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) = {}
   ) {
@@ -165,7 +166,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
     )
     if (jobs.length === 0) return []
     yield* defined(queue)
-    return yield* queue.enqueue(name, jobs)
+    return yield* sending(name, jobs, (carried) => queue.enqueue(name, carried))
   })
 
   return {
@@ -174,12 +175,12 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
     settings,
     defaults,
     check,
-    enqueue: Effect.fn("Queue.enqueue")(function* (payload, job = {}) {
+    enqueue: Effect.fnUntraced(function* (payload, job = {}) {
       const queue = yield* Queue
       yield* check
       const row = yield* prepare(payload, 0, job)
       yield* defined(queue)
-      const [receipt] = yield* queue.enqueue(name, [row])
+      const [receipt] = yield* sending(name, [row], (carried) => queue.enqueue(name, carried))
       return receipt as Receipt
     }),
     enqueueMany: enqueueAll,
@@ -203,7 +204,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
           })
         )
       }),
-    claim: Effect.fn("Queue.claim")(function* ({ limit = 1, visibilityTimeout = "30 seconds" } = {}) {
+    claim: Effect.fnUntraced(function* ({ limit = 1, visibilityTimeout = "30 seconds" } = {}) {
       const queue = yield* Queue
       yield* check
       const count = yield* checkInteger("limit", limit, 0, 10_000)
@@ -213,14 +214,8 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
       })
       if (count === 0) return []
       yield* defined(queue)
-      const { jobs } = yield* queue.claim({
-        queue: name,
-        limit: count,
-        prefetch: 0,
-        visibilityMillis,
-        worker: "manual",
-        probe: true
-      })
+      const request = { queue: name, limit: count, prefetch: 0, visibilityMillis, worker: "manual", probe: true }
+      const { jobs } = yield* receiving(name, queue.claim(request))
       const claimed: Array<Job<A>> = []
       for (const row of jobs) {
         const payload = yield* decode(row.payload)

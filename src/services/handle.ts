@@ -9,6 +9,7 @@ import type { Job, JobInfo } from "./Job.js"
 import { parseJson, toJson } from "./json.js"
 import type { Service } from "./QueueStore.js"
 import * as Settlement from "./Settlement.js"
+import { countSettled, settling } from "./telemetry.js"
 
 /** The greatest progress value, in UTF-8 bytes of its JSON text. */
 export const maxProgressBytes = 8 * 1024
@@ -66,9 +67,10 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
     const settle = (settlement: () => Settlement.Settlement): Effect.Effect<void, SettleError> =>
       Effect.suspend(() => {
         const wanted = settlement()
-        return Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) =>
+        const settled = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) =>
           outcome === "done" ? Effect.sync(() => hooks.onSettled?.(wanted)) : Effect.fail(leaseLost(row))
         )
+        return settling(row, wanted, hooks.onSettled !== undefined, settled)
       })
     const now = Effect.map(queue.monotonic, (at) => row.claimedAt + at - row.claimedMonotonic)
     const lease = {
@@ -111,6 +113,11 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
     return {
       handle,
       undecodable: (message: string) =>
-        Effect.flatMap(now, (at) => Effect.asVoid(queue.settle(row.queue, [Settlement.undecodable(row, at, message)])))
+        Effect.flatMap(now, (at) => {
+          const wanted = Settlement.undecodable(row, at, message)
+          return Effect.map(queue.settle(row.queue, [wanted]), ([outcome]) => {
+            if (outcome === "done") countSettled(row, wanted)
+          })
+        })
     }
   })

@@ -5,10 +5,10 @@
  * Spans are made for a tracer that somebody installed: Effect's own default one would make them for nobody. With it, only
  * the context of the span that is current at an enqueue is carried on.
  */
-import { Cause, Context, DefaultServices, Effect, Exit, FiberRef, Tracer } from "effect"
+import { Cause, Context, DefaultServices, Effect, Exit, type Fiber, FiberRef, Tracer } from "effect"
 import { metrics, record } from "./metrics.js"
-import type { NewJob, Receipt } from "./QueueStore.js"
-import type { ClaimedRow } from "./Settlement.js"
+import type { ClaimResult, NewJob, Receipt } from "./QueueStore.js"
+import type { ClaimedRow, Settlement } from "./Settlement.js"
 
 const untraced = Context.get(DefaultServices.liveServices, Tracer.Tracer)
 
@@ -205,3 +205,77 @@ export const processing = <A, E, R>(
       })
     )
   })
+
+const isFiberTraced = (fiber: Fiber.RuntimeFiber<unknown, unknown>): boolean =>
+  isTraced(fiber.getFiberRef(FiberRef.currentTracerEnabled), fiber.currentTracer)
+
+/** A claim by hand, counted, as a client's span that is linked to the spans of those who enqueued what it brings. */
+export const receiving = <E, R>(
+  queue: string,
+  claim: Effect.Effect<ClaimResult, E, R>
+): Effect.Effect<ClaimResult, E, R> =>
+  Effect.map(
+    Effect.withFiberRuntime<ClaimResult, E, R>((fiber) => {
+      if (!isFiberTraced(fiber)) return claim
+      const given = attributes(queue, "receive", "receive")
+      return Effect.useSpan(
+        `receive ${queue}`,
+        { kind: "client", attributes: given, captureStackTrace: false },
+        (span) =>
+          claim.pipe(
+            Effect.withParentSpan(span),
+            Effect.tapBoth({
+              onFailure: (error) => Effect.sync(() => span.attribute("error.type", errorType(error))),
+              onSuccess: ({ jobs }) =>
+                Effect.sync(() => {
+                  span.attribute("messaging.batch.message_count", jobs.length)
+                  const links = linksTo(jobs)
+                  if (links.length > 0) span.addLinks(links)
+                })
+            })
+          )
+      )
+    }),
+    (result) => {
+      if (result.jobs.length > 0) record(metrics(queue).claimed, result.jobs.length)
+      return result
+    }
+  )
+
+const wordOf = (row: ClaimedRow, settlement: Settlement): "ack" | "retry" | "release" | "fail" =>
+  settlement._tag === "Ack"
+    ? "ack"
+    : settlement._tag === "Bury"
+      ? "fail"
+      : settlement.attempt < row.attempt
+        ? "release"
+        : "retry"
+
+/** A settle by hand as a client's span: `ack`, `retry`, `release` or `fail`. Counted unless a worker counts it. */
+export const settling = <A, E, R>(
+  row: ClaimedRow,
+  settlement: Settlement,
+  byWorker: boolean,
+  settle: Effect.Effect<A, E, R>
+): Effect.Effect<A, E, R> =>
+  Effect.withFiberRuntime<A, E, R>((fiber) => {
+    const counted = byWorker ? settle : Effect.tap(settle, () => Effect.sync(() => countSettled(row, settlement)))
+    if (!isFiberTraced(fiber)) return counted
+    const word = wordOf(row, settlement)
+    const given = messages(attributes(row.queue, word, "settle"), [row])
+    const options = { kind: "client", links: linksTo([row]), attributes: given, captureStackTrace: false } as const
+    return Effect.useSpan(`${word} ${row.queue}`, options, (span) =>
+      counted.pipe(
+        Effect.withParentSpan(span),
+        Effect.tapError((error) => Effect.sync(() => span.attribute("error.type", errorType(error))))
+      )
+    )
+  })
+
+/** A job that was settled by hand, in the counters of its queue. */
+export const countSettled = (row: ClaimedRow, settlement: Settlement): void => {
+  const of = metrics(row.queue)
+  const word = wordOf(row, settlement)
+  if (settlement._tag === "Bury") record(of.dead(settlement.reason), 1)
+  else record(word === "ack" ? of.acked : word === "release" ? of.released : of.retried, 1)
+}
