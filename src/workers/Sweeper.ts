@@ -34,12 +34,15 @@ export const layer = ({ schedule = Maintenance.sweep }: SweeperOptions = {}): La
       const queue = yield* Queue
       const lock = yield* Lock
       // A pass that does not get the lock at once leaves the work to who has it
-      const pass = queue
-        .sweepExpired()
-        .pipe(
-          lock.withLock(sweepLock, { ttl: "30 seconds", timeout: 0 }),
-          Effect.catchTags({ LockTimeout: () => Effect.void, LockLost: () => Effect.void })
+      const pass = queue.sweepExpired().pipe(
+        lock.withLock(sweepLock, { ttl: "30 seconds", timeout: 0 }),
+        Effect.catchTags({ LockTimeout: () => Effect.void, LockLost: () => Effect.void }),
+        // Somebody writes for long: the next pass is soon
+        Effect.catchIf(
+          (error) => error._tag === "StoreError" && error.reason === "busy",
+          () => Effect.void
         )
+      )
       yield* pass.pipe(
         Effect.catchAll((error) => Effect.logWarning("sweep failed; it is tried again", error)),
         Effect.repeat(schedule),

@@ -24,6 +24,7 @@ export interface JobRef {
  * - `Started`, `Acked`, `Retried`, `Released`, `Died`, `LeaseLost`, `TimedOut`, `Stuck`: of one job
  * - `Undecodable`: given back, since this worker cannot read its payload or has no handler for its tag
  * - `Paused`, `Resumed`, `Draining`, `Stopped`, `Failed`: of the worker
+ * - `QueuePaused`, `QueueResumed`: the queue is paused for the whole fleet; it is not any more
  * - `Outage`, `Recovered`: the database could not be used; it can be again
  * - `Restarted`: one of the worker's own fibers died of a defect and was started again
  * - `EventLoopBlocked`: for so long nothing else ran in this process, and these jobs were in its hands
@@ -49,6 +50,8 @@ export type WorkerEvent =
   | { readonly _tag: "Stuck"; readonly job: JobRef }
   | { readonly _tag: "Paused" }
   | { readonly _tag: "Resumed" }
+  | { readonly _tag: "QueuePaused" }
+  | { readonly _tag: "QueueResumed" }
   | { readonly _tag: "Draining" }
   | { readonly _tag: "Stopped" }
   | { readonly _tag: "Failed"; readonly reason: string }
@@ -64,6 +67,8 @@ export type WorkerEvent =
  */
 export interface Status {
   readonly state: "running" | "paused" | "draining" | "stopped" | "failed"
+  /** The queue is paused for the whole fleet, as far as this worker knows. */
+  readonly queuePaused: boolean
   /** Jobs whose handler runs now. */
   readonly running: number
   /** Jobs claimed ahead of a free handler. */

@@ -7,6 +7,7 @@ import { outageRetry, sleepMillis } from "../schedule/Polling.js"
 import type { ClaimResult } from "../services/QueueStore.js"
 import * as Settlement from "../services/Settlement.js"
 import { nextMembers } from "./batch.js"
+import { notePaused } from "./controller.js"
 import { arm, makeHeld, makeRun, offerSettle, type WorkerState } from "./held.js"
 import type { JobFork } from "./jobFork.js"
 import type { Perform } from "./perform.js"
@@ -111,6 +112,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       }
       state.telemetry.claimed(result.jobs)
       take(state, starter, result)
+      notePaused(state, result.paused)
       return result
     }).pipe(Effect.ensuring(claimed), Effect.uninterruptible)
 
@@ -154,7 +156,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       fruitless = 0
       return
     }
-    state.telemetry.waits(!result.more)
+    state.telemetry.waits(!result.more && !result.paused)
     yield* rest(result, limit)
   }).pipe(Effect.forever)
 }

@@ -63,6 +63,8 @@ export interface WorkerState {
   readonly clock: ClockService
   readonly wake: WakeService
   readonly subscription: Subscription
+  /** Wakes of what is asked while jobs are in hand. */
+  readonly control: Subscription
   readonly telemetry: TelemetryHooks
   /** By lease token: one job may be here twice, under an old lease and a new one. */
   readonly held: Map<number, Held>
@@ -71,6 +73,8 @@ export interface WorkerState {
   running: number
   stuck: number
   paused: boolean
+  /** For the whole fleet, as far as this worker knows. */
+  queuePaused: boolean
   draining: boolean
   /** A claim is under way: what it takes will be in the worker's hands. */
   claiming: boolean

@@ -6,8 +6,9 @@ import { Duration, Effect, Option, type Schedule, ScheduleDecision, ScheduleInte
 import * as Heartbeat from "../schedule/Heartbeat.js"
 import { renewalRetry } from "../schedule/Renewal.js"
 import type { RenewOutcome } from "../services/QueueStore.js"
+import { look, noteCancelled } from "./controller.js"
 import { arm, type Held, jobRef, type WorkerState } from "./held.js"
-import { lose, stop } from "./interrupt.js"
+import { lose } from "./interrupt.js"
 
 const batchSize = 1_000
 
@@ -26,7 +27,7 @@ const note = (state: WorkerState, held: Held, outcome: RenewOutcome, sentAt: num
   // Who has settled it in a transaction that is still open has locked it, and nobody else can take it
   if (outcome === "busy" && held.settledByHand === undefined) return
   held.deadline = sentAt + state.policy.visibilityMillis
-  if (outcome === "cancelled") stop(state, held, "cancelled", now)
+  if (outcome === "cancelled") noteCancelled(state, held, now)
 }
 
 const renew = (state: WorkerState, batch: ReadonlyArray<Held>) =>
@@ -124,6 +125,8 @@ export const leaseKeeper = (state: WorkerState): Effect.Effect<never> => {
     yield* Effect.sleep(Duration.millis(yield* beats))
     yield* Effect.zipRight(watchLoop(state), renewAll(state, () => true).pipe(Effect.retry(retry), Effect.option))
     arm(state, Number.NEGATIVE_INFINITY)
+    // A pause whose wake was lost: what was claimed ahead is not to be held for long
+    if (state.buffer.length > 0) yield* look(state)
   }).pipe(Effect.forever)
 }
 

@@ -4,7 +4,7 @@
 import { Effect, Stream } from "effect"
 import { Clock } from "../services/Clock.js"
 import { Queue } from "../services/QueueStore.js"
-import { queueTopic, Wake } from "../services/Wake.js"
+import { controlTopic, queueTopic, Wake } from "../services/Wake.js"
 import type { WorkerState } from "./held.js"
 import type { Policy } from "./policy.js"
 import { makeTelemetryHooks } from "./telemetryHooks.js"
@@ -45,12 +45,14 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       clock,
       wake,
       subscription: yield* wake.subscribe(queueTopic(queueName)),
+      control: yield* wake.subscribe(controlTopic(queueName)),
       telemetry,
       held: new Map(),
       buffer: [],
       running: 0,
       stuck: 0,
       paused: false,
+      queuePaused: false,
       draining: false,
       claiming: false,
       state: "running",

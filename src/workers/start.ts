@@ -9,6 +9,7 @@ import type { Definition } from "../services/Queue.js"
 import { Queue, type QueueSettings } from "../services/QueueStore.js"
 import { acknowledger } from "./acknowledger.js"
 import { type AnyBatchHandler, performBatch } from "./batch.js"
+import { controller } from "./controller.js"
 import { deadlines } from "./deadlines.js"
 import { fetcher, makeStarter } from "./fetcher.js"
 import type { WorkerState } from "./held.js"
@@ -123,6 +124,7 @@ export const start = <A, I, E, R, H extends Handlers<A>>(
     // Closed in reverse: the fetcher first, what writes last
     yield* supervised("acknowledger", acknowledger(state))
     yield* supervised("lease keeper", leaseKeeper(state))
+    yield* supervised("controller", controller(state))
     yield* supervised("progress keeper", progressKeeper(state))
     yield* supervised("deadlines", deadlines(state, starter.start, fail))
     yield* Effect.addFinalizer(() => drain(state))

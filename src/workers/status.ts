@@ -10,6 +10,7 @@ const count = (state: WorkerState, of: Held["phase"]): number =>
 
 export const statusOf = (state: WorkerState): Status => ({
   state: state.state,
+  queuePaused: state.queuePaused,
   running: count(state, "running") + count(state, "lost"),
   buffered: state.buffer.length,
   settling: count(state, "settling"),

@@ -13,6 +13,7 @@ import type { Suite } from "./support.js"
 import { textSuite } from "./text.js"
 import { transactionSuite } from "./transaction.js"
 import { wakeSuite } from "./wake.js"
+import { workerControlSuite } from "./workerControl.js"
 import { workerEndingsSuite } from "./workerEndings.js"
 import { workerFaultsSuite } from "./workerFaults.js"
 import { workerLeasesSuite } from "./workerLeases.js"
@@ -44,7 +45,8 @@ const workerSuites: ReadonlyArray<Suite> = [
   workerLeasesSuite,
   workerTimesSuite,
   workerFaultsSuite,
-  workerShutdownSuite
+  workerShutdownSuite,
+  workerControlSuite
 ]
 
 /** The store, the locks and the wakes. */

@@ -33,7 +33,7 @@ export interface Inspect {
   readonly queues: (session: Session) => Effect.Effect<ReadonlyArray<string>, StoreError>
 }
 
-const limited = (from: string) => `(SELECT count(*) FROM (SELECT 1 FROM ${from} LIMIT ${bound + 1}) AS some)`
+const limited = (from: string) => `(SELECT count(*) FROM (SELECT 1 FROM ${from} LIMIT ${bound + 1}) AS few)`
 
 /** One look-up per distinct queue name of an index that begins with it. */
 const namesOf = (table: string, condition: string) =>
