@@ -4,12 +4,12 @@
 import { Effect, Layer } from "effect"
 import { Clock } from "../../services/Clock.js"
 import { EnqueueUncertain, InvalidArgument, type StoreError } from "../../services/Errors.js"
+import { countDied, countExpired } from "../../services/metrics.js"
 import {
   type ClaimRequest,
   type ClaimResult,
   type NewJob,
   Queue,
-  type QueueSettings,
   type Receipt,
   type Service
 } from "../../services/QueueStore.js"
@@ -55,6 +55,12 @@ const checkExpiry =
             : undefined
         })
 
+const leadsBack = (name: string, to: string) =>
+  new InvalidArgument({
+    argument: "deadLetterQueue",
+    message: `deadLetterQueue: the dead letters of queue ${name} would go to ${to} and from there back to ${name}; name a queue that does not lead back`
+  })
+
 const make = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
     const clock = yield* Clock
@@ -62,42 +68,34 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const { advance, announce, verbs } = store
     const defined = new Map<string, string>()
 
-    /** A queue whose dead letters would come back to it, directly or not, is refused. */
-    const checkCycle = ({ deadLetterQueue: to, name }: QueueSettings) =>
-      to === null
-        ? Effect.void
-        : Effect.flatMap(
-            db.apart("read", "define", (session) => verbs.define.leadsTo(session, to, name)),
-            (cycle) =>
-              cycle
-                ? Effect.fail(
-                    new InvalidArgument({
-                      argument: "deadLetterQueue",
-                      message: `deadLetterQueue: the dead letters of queue ${name} would go to ${to} and from there back to ${name}; name a queue that does not lead back`
-                    })
-                  )
-                : Effect.void
-          )
-
     const defineQueue: Service["define"] = (settings, by) =>
       Effect.suspend(() => {
         const known = JSON.stringify(settings)
         const key = `${by}:${settings.name}`
         if (defined.get(key) === known) return Effect.void
-        const upsert: Verb<void> = (session) => verbs.define.upsert(session, settings, by)
-        const remember = Effect.sync(() => void defined.set(key, known))
-        return Effect.flatMap(db.joins, (joins) =>
-          joins && db.names.engine === "sqlite"
-            ? Effect.catchTags(db.joined("write", "define", upsert), {
-                ForeignTransaction: () => Effect.void,
-                TransactionOpen: () => Effect.void
-              })
-            : checkCycle(settings).pipe(
-                Effect.zipRight(db.apart("write", "define", upsert)),
-                Effect.zipRight(remember),
-                Effect.catchTag("TransactionOpen", () => Effect.void)
-              )
-        )
+        const { deadLetterQueue: to, name } = settings
+        /** A queue whose dead letters would come back to it, directly or not, is refused. */
+        const upsert: Verb<InvalidArgument | undefined> = (session) =>
+          Effect.flatMap(
+            to === null ? Effect.succeed(false) : verbs.define.leadsTo(session, to, name),
+            (cycle): Effect.Effect<InvalidArgument | undefined, StoreError> =>
+              cycle
+                ? Effect.succeed(leadsBack(name, String(to)))
+                : Effect.as(verbs.define.upsert(session, settings, by), undefined)
+          )
+        return Effect.gen(function* () {
+          const inside = (yield* db.joins) && db.names.engine === "sqlite"
+          const refused = yield* Effect.catchTags(
+            inside ? db.joined("write", "define", upsert) : db.apart("write", "define", upsert),
+            {
+              // Said again by the next call outside of that transaction
+              ForeignTransaction: () => Effect.succeed("later" as const),
+              TransactionOpen: () => Effect.succeed("later" as const)
+            }
+          )
+          if (refused instanceof InvalidArgument) return yield* Effect.fail(refused)
+          if (!inside && refused === undefined) defined.set(key, known)
+        })
       })
 
     const enqueueJobs: Service["enqueue"] = (queue, jobs) => {
@@ -134,11 +132,16 @@ const make = (db: Database, options: SqlQueueOptions) =>
         if (met.expired > 0)
           yield* Effect.flatMap(
             db.joined("write", "sweep", (session) => verbs.sweep.expire(session, queue, page)),
-            ({ woken }) => announce(woken)
+            ({ queues, woken }) => {
+              countExpired(queues)
+              return announce(woken)
+            }
           )
         const changed = met.expired > 0 || advanced.unblocked > 0 || advanced.marks === marksPerPass
         if (!met.lapsed) return changed
-        const { crashed, recovered, woken } = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
+        const lapsed = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
+        const { crashed, died, recovered, woken } = lapsed
+        countDied(queue, died)
         yield* announce(woken)
         // What somebody has locked stays where it is
         return changed || recovered + crashed > 0
