@@ -31,3 +31,11 @@ export const schedulerTurn = 1_000
  */
 export const schedulerLook = (wakes: WakeState, pollInterval: Duration.Duration): number =>
   Math.max(Duration.toMillis(pollInterval), wakes._tag === "Live" ? 60_000 : 1)
+
+/**
+ * The cadence at which the gauges of queues are counted.
+ *
+ * @since 0.1.0
+ * @category schedules
+ */
+export const gauges = (millis: number): Schedule.Schedule<unknown> => Schedule.spaced(Duration.millis(millis))

@@ -38,6 +38,8 @@ export interface QueueMetrics {
   readonly runTime: Metric.Metric.Histogram<number>
   /** `alkstore_queue_depth`, tagged with `state` too: live jobs. */
   readonly depth: (state: JobState) => Metric.Metric.Gauge<number>
+  /** `alkstore_dead_letters` */
+  readonly deadLetters: Metric.Metric.Gauge<number>
   /** `alkstore_queue_oldest_ready_age`: in milliseconds; 0 when none is ready. */
   readonly oldestReadyAge: Metric.Metric.Gauge<number>
 }
@@ -76,6 +78,7 @@ const make = (queue: string): QueueMetrics => {
     waitTime: histogram("alkstore_job_wait_time", "From due to the start of the handler"),
     runTime: histogram("alkstore_job_run_time", "How long handlers ran"),
     depth: perTag((state) => gauge("alkstore_queue_depth", "Live jobs", MetricLabel.make("state", state))),
+    deadLetters: gauge("alkstore_dead_letters", "Dead letters"),
     oldestReadyAge: gauge(
       "alkstore_queue_oldest_ready_age",
       "For how long the oldest ready job has been ready",
@@ -105,6 +108,16 @@ const perTag = <K extends string, M>(makeOne: (key: K) => M): ((key: K) => M) =>
 export const metrics: (queue: string) => QueueMetrics = perTag(make)
 
 const noTags: ReadonlyArray<MetricLabel.MetricLabel> = []
+
+/** Jobs of a queue that were dead-lettered without a worker: by the sweep, a claim that met them, or an operator. */
+export const countDied = (queue: string, reasons: ReadonlyArray<DeadReason>): void => {
+  for (const reason of reasons) record(metrics(queue).dead(reason), 1)
+}
+
+/** Expired jobs, by their queue. */
+export const countExpired = (queues: ReadonlyArray<string>): void => {
+  for (const queue of queues) record(metrics(queue).dead("expired"), 1)
+}
 
 /** Adds to a counter, sets a gauge or observes a value, without an effect. */
 export const record = (metric: Pick<Metric.Metric.Gauge<number>, "unsafeUpdate">, value: number): void => {

@@ -6,6 +6,7 @@ import type { InvalidArgument, QueueError } from "./Errors.js"
 import { decoder } from "./encode.js"
 import { type DeadLetterFilter, deadFilter, type JobFilter, liveFilter, newTime, type Reschedule } from "./filters.js"
 import { checkDuration, checkInteger } from "./input.js"
+import { countDied } from "./metrics.js"
 import type { CancelOutcome, Change, ChangeOutcome, Counts, Requeued } from "./Operations.js"
 import { type CompletedRow, type DeadRow, type LiveRow, Queue, type QueueSettings } from "./QueueStore.js"
 
@@ -187,6 +188,14 @@ export const makeOperations = (target: Target): QueueOperations => {
     each<ChangeOutcome, QueueError>(filter, { changed: 0, leased: 0, tooLate: 0 }, (queue, ids) =>
       queue.change(name, ids, how)
     )
+  const cancel = (queue: Queue["Type"], ids: ReadonlyArray<number>) =>
+    Effect.map(queue.cancel(name, ids), (outcomes) => {
+      countDied(
+        name,
+        outcomes.flatMap((outcome) => (outcome === "cancelled" ? [outcome] : []))
+      )
+      return outcomes
+    })
   const setPaused = (paused: boolean) =>
     Effect.gen(function* () {
       const queue = yield* Queue
@@ -218,15 +227,11 @@ export const makeOperations = (target: Target): QueueOperations => {
     cancel: Effect.fn("Queue.cancel")(function* (id) {
       const queue = yield* Queue
       yield* check
-      const [outcome = "tooLate"] = yield* queue.cancel(name, [
-        yield* checkInteger("id", id, 0, Number.MAX_SAFE_INTEGER)
-      ])
+      const [outcome = "tooLate"] = yield* cancel(queue, [yield* checkInteger("id", id, 0, Number.MAX_SAFE_INTEGER)])
       return outcome
     }),
     cancelMany: Effect.fn("Queue.cancelMany")((filter) =>
-      each<CancelOutcome, QueueError>(filter, { cancelled: 0, requested: 0, tooLate: 0 }, (queue, ids) =>
-        queue.cancel(name, ids)
-      )
+      each<CancelOutcome, QueueError>(filter, { cancelled: 0, requested: 0, tooLate: 0 }, cancel)
     ),
     runNow: Effect.fn("Queue.runNow")((filter) => change(filter, { ...noChange, delayMillis: 0 })),
     reschedule: Effect.fn("Queue.reschedule")((filter, to) =>

@@ -3,6 +3,7 @@
  * have passed. Page by page; one bad row never stops the rest.
  */
 import { Effect } from "effect"
+import { countDied, countExpired } from "../../services/metrics.js"
 import type { Service, SweepResult } from "../../services/QueueStore.js"
 import { moveLapsed, page } from "./moveLapsed.js"
 import { type Cursor, fromStart } from "./statements/sweep.js"
@@ -27,6 +28,7 @@ export const makeSweep = ({ advance, announce, db, verbs }: Store): Service["swe
         if (look === 0) return
         const moved = yield* db.apart("write", "sweep", (session) => verbs.sweep.expire(session, queue, page))
         yield* announce(moved.woken)
+        countExpired(moved.queues)
         result.expired += moved.count
         if (moved.count < page) return
       }
@@ -42,6 +44,7 @@ export const makeSweep = ({ advance, announce, db, verbs }: Store): Service["swe
         const moved = yield* db.apart("write", "sweep", moveLapsed(verbs, queue, after))
         result.recovered += moved.recovered
         result.crashed += moved.crashed
+        countDied(queue, moved.died)
         yield* announce(moved.woken)
         cursor = moved.cursor
       }

@@ -2,6 +2,7 @@
  * One page of lapsed leases: back to ready, or to the dead letters, as `Settlement.lapsed` decides.
  */
 import { Effect } from "effect"
+import type { DeadReason } from "../../services/JobState.js"
 import { lapsed, type Settlement } from "../../services/Settlement.js"
 import type { Verb } from "../Database/Database.js"
 import { int } from "./statements/rows.js"
@@ -16,6 +17,8 @@ export interface Moved {
   readonly cursor: Cursor | undefined
   readonly recovered: number
   readonly crashed: number
+  /** Why each that is dead now is. */
+  readonly died: ReadonlyArray<DeadReason>
   /** Queues that may have a job more to claim. */
   readonly woken: ReadonlySet<string>
 }
@@ -26,7 +29,7 @@ export const moveLapsed =
     Effect.gen(function* () {
       const [clock] = yield* session.execute(verbs.present, {})
       const rows = yield* verbs.sweep.lapsed(session, queue, after, page)
-      if (rows.length === 0) return { cursor: undefined, recovered: 0, crashed: 0, woken: new Set<string>() }
+      if (rows.length === 0) return { cursor: undefined, recovered: 0, crashed: 0, died: [], woken: new Set<string>() }
       const settlements = rows.map((row) => lapsed(row, int(clock?.now)))
       const options = { skipLocked: true, lapsedOnly: true }
       // One row that cannot be written never stops the rest: a page that fails is done row by row
@@ -56,12 +59,13 @@ export const moveLapsed =
         )
       )
       const last = rows[rows.length - 1]
-      const done = (tag: Settlement["_tag"]) =>
-        settlements.filter((s, index) => s._tag === tag && outcomes[index] === "done").length
+      const done = settlements.filter((_, index) => outcomes[index] === "done")
+      const died = done.flatMap((s) => (s._tag === "Bury" ? [s.reason] : []))
       return {
         cursor: rows.length < page || last === undefined ? undefined : { at: last.deadline, id: last.id },
-        recovered: done("Return"),
-        crashed: done("Bury"),
+        recovered: done.filter((s) => s._tag === "Return").length,
+        crashed: died.length,
+        died,
         woken
       }
     })

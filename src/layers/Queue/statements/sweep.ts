@@ -21,6 +21,8 @@ export type LapsedRow = ClaimedRow & { readonly worker: string | null; readonly 
 
 export interface Expired {
   readonly count: number
+  /** Whose each of them was. */
+  readonly queues: ReadonlyArray<string>
   /** Queues that may have a job more to claim. */
   readonly woken: ReadonlySet<string>
 }
@@ -118,6 +120,7 @@ const postgres = (n: Names, notify: boolean): Sweep => {
         session.execute(queue === undefined ? everywhere : ofQueue, { queue, limit, channel: n.channel }),
         (rows) => ({
           count: rows.length,
+          queues: rows.map((row) => String(row.queue)),
           woken: new Set(rows.flatMap((row) => (row.envelope_queue === null ? [] : [String(row.envelope_queue)])))
         })
       ),
@@ -148,7 +151,7 @@ const sqlite = (n: Names): Sweep => {
             const { crashes, errors, failure_times: times, failures } = row
             yield* leave.bury(session, row, { reason: "expired", crashes, errors, failures, times }, call)
           }
-        return { count: rows.length, woken: call.woken }
+        return { count: rows.length, queues: rows.map((row) => String(row.queue)), woken: call.woken }
       }),
     nextLeased: nextLeased(n),
     lapsed: lapsed(n, leaseOver(n, "j.")),
