@@ -37,7 +37,7 @@ const limited = (from: string) => `(SELECT count(*) FROM (SELECT 1 FROM ${from} 
 
 /** One look-up per distinct queue name of an index that begins with it. */
 const namesOf = (table: string, condition: string) =>
-  `(SELECT min(queue) FROM ${table} WHERE ${condition})
+  `SELECT min(queue) FROM ${table} WHERE ${condition}
       UNION ALL SELECT (SELECT min(t.queue) FROM ${table} t WHERE t.queue > found.name AND ${condition}) FROM found WHERE found.name IS NOT NULL`
 
 const make = (n: Names): Inspect => {
