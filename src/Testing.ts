@@ -84,7 +84,8 @@ export const advance = (duration: Duration.DurationInput): Effect.Effect<void, T
     while (yield* step(target)) yield* settle
     yield* TestClock.setTime(target)
     yield* settle
-    yield* queue.sweepExpired()
+    // A handler that waits for time inside a transaction has the one connection
+    yield* Effect.unlessEffect(queue.sweepExpired(), queue.holdsWriteLock)
     yield* settle
   })
 

@@ -6,7 +6,7 @@ import { reconnect } from "../schedule/Reconnect.js"
 import { describe } from "../services/Job.js"
 
 /** A defect may be hostile: a Proxy whose traps throw. */
-const reasonOf = (cause: Cause.Cause<unknown>): string => {
+export const reasonOf = (cause: Cause.Cause<unknown>): string => {
   try {
     return Cause.pretty(cause)
   } catch {

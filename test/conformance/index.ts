@@ -13,13 +13,16 @@ import type { Suite } from "./support.js"
 import { textSuite } from "./text.js"
 import { transactionSuite } from "./transaction.js"
 import { wakeSuite } from "./wake.js"
+import { workerBatchSuite } from "./workerBatch.js"
 import { workerControlSuite } from "./workerControl.js"
 import { workerEndingsSuite } from "./workerEndings.js"
 import { workerFaultsSuite } from "./workerFaults.js"
 import { workerLeasesSuite } from "./workerLeases.js"
 import { workerShutdownSuite } from "./workerShutdown.js"
 import { workerSlotsSuite } from "./workerSlots.js"
+import { workerSupervisorSuite } from "./workerSupervisor.js"
 import { workerTimesSuite } from "./workerTimes.js"
+import { workerTransactionalSuite } from "./workerTransactional.js"
 
 export type { ConformanceOptions } from "./support.js"
 
@@ -46,7 +49,10 @@ const workerSuites: ReadonlyArray<Suite> = [
   workerTimesSuite,
   workerFaultsSuite,
   workerShutdownSuite,
-  workerControlSuite
+  workerControlSuite,
+  workerTransactionalSuite,
+  workerBatchSuite,
+  workerSupervisorSuite
 ]
 
 /** The store, the locks and the wakes. */

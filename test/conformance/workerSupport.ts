@@ -1,5 +1,6 @@
 /** What the worker suites share: workers whose events are kept, waits for conditions, and a Queue that misbehaves. */
 import { Errors, Queue, Worker } from "alkstore"
+import * as Testing from "alkstore/Testing"
 import { Clock, Deferred, Effect, Fiber, Stream } from "effect"
 import { expect } from "vitest"
 
@@ -67,6 +68,22 @@ export const eventually = <A, E, R>(
 
 export const until = (what: string, holds: () => boolean) =>
   Effect.asVoid(eventually(what, Effect.sync(holds), (is) => is))
+
+/**
+ * Under TestClock: lets a second pass after the other until it holds. Statements of the application's own client on
+ * PostgreSQL are not waited for by `Testing.advance`, so one step may end before what it started.
+ */
+export const passing = (what: string, holds: () => boolean) =>
+  Effect.gen(function* () {
+    for (let second = 0; second < 120; second++) {
+      for (let look = 0; look < 8; look++) {
+        if (holds()) return yield* Testing.settle
+        yield* Testing.settle
+      }
+      yield* Testing.advance("1 second")
+    }
+    expect.fail(`waited in vain: ${what}`)
+  })
 
 /** Something that handlers wait for. */
 export const makeGate = Effect.map(Deferred.make<void>(), (gate) => ({
