@@ -21,6 +21,7 @@ import { workerLeasesSuite } from "./workerLeases.js"
 import { workerShutdownSuite } from "./workerShutdown.js"
 import { workerSlotsSuite } from "./workerSlots.js"
 import { workerSupervisorSuite } from "./workerSupervisor.js"
+import { workerTelemetrySuite } from "./workerTelemetry.js"
 import { workerTimesSuite } from "./workerTimes.js"
 import { workerTransactionalSuite } from "./workerTransactional.js"
 
@@ -46,6 +47,7 @@ const workerSuites: ReadonlyArray<Suite> = [
   workerEndingsSuite,
   workerSlotsSuite,
   workerLeasesSuite,
+  workerTelemetrySuite,
   workerTimesSuite,
   workerFaultsSuite,
   workerShutdownSuite,

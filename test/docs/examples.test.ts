@@ -57,6 +57,15 @@ const programs: Record<string, ReadonlyArray<string>> = {
   quickstart: ["to ann@example.com: thank you for order 1", "to bob@example.com: thank you for order 2"],
   manual: ["100 / 4 = 25", "100 / 5 = 20", "dead: 0, because of division by zero"],
   "tagged-messages": ["5 into a1", "a1 is closed"],
+  telemetry: [
+    "send emails",
+    "process emails",
+    "child of ",
+    "linked to ",
+    "failed: Error",
+    "acked 1, retried 1",
+    "handlers ran 2 times"
+  ],
   locks: ["somebody else could begin too: false", "token "]
 }
 
