@@ -10,7 +10,7 @@ import { encoder } from "./encode.js"
 import { checkDuration, checkKey } from "./input.js"
 import type { JobInfo } from "./Job.js"
 import type { Definition as QueueDefinition } from "./Queue.js"
-import type { Receipt } from "./QueueStore.js"
+import { Queue, type QueueSettings, type Receipt } from "./QueueStore.js"
 import {
   boundaryHeader,
   type CatchUp,
@@ -100,7 +100,8 @@ export type Options<A, I> = (CronRule | EveryRule) &
  */
 export interface Definition {
   readonly name: string
-  readonly queue: string
+  /** Of its queue, made known when it is put. */
+  readonly settings: QueueSettings
   /** Encoded and checked, but for its rule. */
   readonly prepare: Effect.Effect<NewSchedule, InvalidArgument | InvalidPayload>
 }
@@ -151,7 +152,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition => 
   const encode = encoder(queue.name, queue.payload)
   return {
     name,
-    queue: queue.name,
+    settings: queue.settings,
     prepare: Effect.gen(function* () {
       const checked = yield* checkKey("schedule name", name)
       yield* queue.check
@@ -181,7 +182,10 @@ const defined = (fields: Record<string, unknown>): object =>
  */
 export const put = Effect.fn("Schedules.put")(function* (definition: Definition) {
   const schedules = yield* Schedules
-  return yield* schedules.put(yield* definition.prepare)
+  const queue = yield* Queue
+  const schedule = yield* definition.prepare
+  yield* queue.define(definition.settings, "producer")
+  return yield* schedules.put(schedule)
 })
 
 /**
@@ -258,10 +262,11 @@ export const trigger = Effect.fn("Schedules.trigger")(
 export const layer = (
   definitions: ReadonlyArray<Definition>,
   { prune = false }: { readonly prune?: boolean | undefined } = {}
-): Layer.Layer<never, ScheduleError | InvalidPayload, Schedules> =>
+): Layer.Layer<never, ScheduleError | InvalidPayload, Schedules | Queue> =>
   Layer.effectDiscard(
     Effect.gen(function* () {
       const schedules = yield* Schedules
+      const queue = yield* Queue
       const names = definitions.map(({ name }) => name)
       const twice = names.find((name, index) => names.indexOf(name) !== index)
       if (twice !== undefined) {
@@ -272,6 +277,7 @@ export const layer = (
       }
       // All are checked before any is put
       const prepared = yield* Effect.forEach(definitions, ({ prepare }) => prepare)
+      yield* Effect.forEach(definitions, ({ settings }) => queue.define(settings, "producer"), { discard: true })
       yield* Effect.forEach(prepared, (schedule) => schedules.put({ ...schedule, declared: true }), { discard: true })
       if (prune) yield* schedules.prune(names)
     })

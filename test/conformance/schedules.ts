@@ -459,9 +459,12 @@ export const schedulesSuite: Suite = (engine, options) => {
         })
       )
 
-      it.effect("its jobs can have an ordering key and a dedupe key", () =>
+      it.effect("its jobs can have an ordering key and a dedupe key, and its queue is known", () =>
         Effect.gen(function* () {
           const queue = freshQueue()
+          const keyed = freshQueue({ maxCrashes: 3 })
+          yield* Schedules.put(every(keyed, { orderingKey: "one at a time" }))
+          expect(yield* Queue.names).toContain(keyed.name)
           const schedule = every(queue, { dedupeKey: "only one" })
           yield* Schedules.put(schedule)
           yield* nextMinute
@@ -469,6 +472,10 @@ export const schedulesSuite: Suite = (engine, options) => {
           yield* nextMinute
           yield* fireDue
           expect(yield* liveRows(queue)).toMatchObject([{ dedupeKey: "only one" }])
+          const [first, ...more] = yield* keyed.claim({ limit: 10 })
+          expect(more).toEqual([])
+          yield* (first as NonNullable<typeof first>).ack
+          expect(yield* keyed.claim({ limit: 10 })).toHaveLength(1)
           expect(yield* info(schedule)).toMatchObject({ fired: 1 })
         })
       )

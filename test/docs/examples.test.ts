@@ -57,6 +57,7 @@ const programs: Record<string, ReadonlyArray<string>> = {
   quickstart: ["to ann@example.com: thank you for order 1", "to bob@example.com: thank you for order 2"],
   manual: ["100 / 4 = 25", "100 / 5 = 20", "dead: 0, because of division by zero"],
   "tagged-messages": ["5 into a1", "a1 is closed"],
+  schedules: ["daily: now, by hand", "pulse: 0 ms past the second", "pulse: paused", "nightly-report: next at "],
   telemetry: [
     "send emails",
     "process emails",

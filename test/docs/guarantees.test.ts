@@ -12,9 +12,9 @@ for (const file of filesUnder("test", ".ts")) {
   for (const [no] of read(file).matchAll(/\bG\d+\b/g)) cited.set(no, (cited.get(no) ?? new Set()).add(file))
 }
 
-test("guarantees are numbered G1 to Gn", () => {
+test("no number is given to two guarantees", () => {
   expect(rows.length).toBeGreaterThan(50)
-  expect(rows.map(({ no }) => no)).toEqual(rows.map((_, index) => `G${index + 1}`))
+  expect(new Set(rows.map(({ no }) => no)).size).toBe(rows.length)
 })
 
 test("every guarantee that a test cites exists", () => {

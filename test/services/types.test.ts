@@ -8,7 +8,7 @@ import { expect, test } from "vitest"
 
 const directory = fileURLToPath(new URL("../.tmp/types", import.meta.url))
 
-const prelude = `import { Job, Queue, Worker } from "alkstore"
+const prelude = `import { Job, Queue, Schedules, Worker } from "alkstore"
 import * as Sqlite from "alkstore/Sqlite"
 import { Context, Effect, Layer, Schedule, Schema } from "effect"
 const Emails = Queue.make("emails", { payload: Schema.Struct({ to: Schema.String }) })
@@ -28,10 +28,29 @@ const accepted: ReadonlyArray<string> = [
   `export default run(Worker.layer(Accounts, { handlers: { Open: (job) => Effect.log(job.payload.account) } }).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`,
   `export default run(Worker.layer(Accounts, { handlers: { Open: () => Effect.zipRight(Effect.addFinalizer(() => Effect.void), Effect.flatMap(Mailer, (mailer) => mailer.send("a"))), Close: () => Effect.fail("no") } }).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
   `export default (options: Worker.Options<{ readonly to: string }>) => run(Worker.layer(Emails, options).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`,
-  `export default Worker.layer(Emails, { handler: () => Effect.fail("no"), retry: Schedule.whileInput(Schedule.forever, (failure: Job.JobFailure<string>) => failure.error !== "hopeless") })`
+  `export default Worker.layer(Emails, { handler: () => Effect.fail("no"), retry: Schedule.whileInput(Schedule.forever, (failure: Job.JobFailure<string>) => failure.error !== "hopeless") })`,
+  `export default Schedules.make("a", { cron: "@daily", timeZone: "Europe/Berlin", queue: Emails, payload: { to: "a" }, catchUp: "all", overlap: "skip", priority: 1 })`,
+  `export default Schedules.make("a", { every: "5 minutes", queue: Accounts, payload: new Open({ account: "a" }) })`,
+  `export default run(Schedules.layer([Schedules.make("a", { every: 60_000, queue: Emails, payload: { to: "a" } })]).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`
 ]
 
 const refused: ReadonlyArray<readonly [string, string]> = [
+  [
+    "a schedule whose payload is not its queue's",
+    `export default Schedules.make("a", { cron: "@daily", queue: Emails, payload: new Open({ account: "a" }) })`
+  ],
+  [
+    "a schedule by cron and by a period at once",
+    `export default Schedules.make("a", { cron: "@daily", every: "1 hour", queue: Emails, payload: { to: "a" } })`
+  ],
+  [
+    "a schedule that says nothing of when",
+    `export default Schedules.make("a", { queue: Emails, payload: { to: "a" } })`
+  ],
+  [
+    "a schedule's option that is misspelt",
+    `export default Schedules.make("a", { cron: "@daily", queue: Emails, payload: { to: "a" }, orderingkey: "a" })`
+  ],
   ["a payload of another queue", `export default Emails.enqueue(new Open({ account: "a" }))`],
   ["a payload with a field of another type", `export default Emails.enqueue({ to: 1 })`],
   ["an option that is misspelt", `export default Emails.enqueue({ to: "a" }, { priorty: 1 })`],

@@ -118,6 +118,41 @@ const program = (role: Exclude<Config["role"], "hold">) => {
       return once
     case "produce":
       return produce
+    case "schedule":
+      return Effect.zipRight(
+        Effect.sync(() => write("ready")),
+        Effect.never
+      )
+  }
+}
+
+/** Watches for statements on their way to the driver. */
+const killAt = async (texts: ReadonlyArray<string>) => {
+  let passed = 0
+  const look = (text: unknown) => {
+    if (!String(text).includes(texts[passed] ?? "")) return
+    passed++
+    if (passed === texts.length) process.kill(process.pid, "SIGKILL")
+  }
+  if (config.engine === "postgres") {
+    const { default: pg } = await import("pg")
+    const { query } = pg.Client.prototype as { query: (...args: ReadonlyArray<unknown>) => unknown }
+    Object.assign(pg.Client.prototype, {
+      query(this: unknown, ...args: ReadonlyArray<unknown>) {
+        look((args[0] as { readonly text?: string }).text ?? args[0])
+        return query.apply(this, args as Array<unknown>)
+      }
+    })
+    return
+  }
+  const { default: Database } = await import("better-sqlite3")
+  const statement = Object.getPrototypeOf(new Database(":memory:").prepare("SELECT 1"))
+  for (const method of ["all", "run", "get"] as const) {
+    const original = statement[method]
+    statement[method] = function (this: { readonly source: string }, ...args: ReadonlyArray<unknown>) {
+      look(this.source)
+      return original.apply(this, args)
+    }
   }
 }
 
@@ -136,6 +171,7 @@ const hold = async () => {
 
 const start = async (role: Exclude<Config["role"], "hold">) => {
   const pollInterval = config.pollMillis
+  if (config.killAt !== undefined) await killAt(config.killAt)
   // Each loads its driver, which takes most of the time that a process needs to start
   const engine =
     config.engine === "sqlite"
@@ -144,7 +180,7 @@ const start = async (role: Exclude<Config["role"], "hold">) => {
   write("begin")
   const main = program(role).pipe(Effect.provide(engine))
   // Those that are to end by themselves are not helped by runMain, which may call process.exit
-  if (role === "work" || role === "produce") runMain(main)
+  if (role === "work" || role === "produce" || role === "schedule") runMain(main)
   else await Effect.runPromise(main)
 }
 

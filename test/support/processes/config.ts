@@ -12,9 +12,10 @@ export interface Config {
    * - `finish`: a worker until `count` jobs are done; then the scope closes, and nothing else ends the process
    * - `once`: one job enqueued, and done by whomever; then as `finish`
    * - `produce`: `count` jobs, in transactions of `batch`; each id is written down after its receipt
+   * - `schedule`: nothing but what every process does: sweep, and fire schedules; until SIGTERM
    * - `hold`: SQLite's write lock, for `holdMillis`, by a plain connection
    */
-  readonly role: "work" | "finish" | "once" | "produce" | "hold"
+  readonly role: "work" | "finish" | "once" | "produce" | "schedule" | "hold"
   readonly count?: number
   readonly batch?: number
   readonly concurrency?: number
@@ -24,6 +25,8 @@ export interface Config {
   readonly graceMillis?: number
   readonly pollMillis?: number
   readonly holdMillis?: number
+  /** `schedule` ends itself by SIGKILL before it executes the last of these statements, when it has come by the others. */
+  readonly killAt?: ReadonlyArray<string>
 }
 
 export interface Entry {

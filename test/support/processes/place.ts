@@ -115,8 +115,8 @@ export const openPlace = async (
   const children: Array<Child> = []
   const runtime = ManagedRuntime.make(
     engine === "sqlite"
-      ? Sqlite.layerFile(database, { sweeper: false, ...sqlite })
-      : Pg.layerUrl(Redacted.make(database), { sweeper: false })
+      ? Sqlite.layerFile(database, { sweeper: false, scheduler: false, ...sqlite })
+      : Pg.layerUrl(Redacted.make(database), { sweeper: false, scheduler: false })
   )
   const run: Place["run"] = (effect) => runtime.runPromise(effect)
   const table = (name: string) => (engine === "sqlite" ? `"_alkstore_${name}"` : `"alkstore"."${name}"`)
