@@ -6,6 +6,7 @@
 import { type Cause, Data, type Duration, Effect } from "effect"
 import type { SettleError } from "./Errors.js"
 import type { Lease } from "./Lease.js"
+import type { PastLife } from "./Operations.js"
 
 /**
  * One failed, timed-out or crashed attempt, as it is stored with the job: at most 10, each at most 8 KiB.
@@ -53,6 +54,8 @@ export interface JobInfo {
   readonly progress: unknown
   /** The last ten failed attempts, oldest first. */
   readonly errors: ReadonlyArray<JobError>
+  /** Earlier lives of the job: it was dead, and requeued. Oldest first, at most the last five. */
+  readonly history: ReadonlyArray<PastLife>
 }
 
 /**

@@ -105,7 +105,8 @@ export interface Change {
 export type ChangeOutcome = "changed" | "leased" | "tooLate"
 
 /**
- * A number of rows: exact up to 10,000, then an estimate, which says so.
+ * A number of rows: exact up to 10,000, then not, which it says. PostgreSQL: its planner's estimate, which follows the
+ * last ANALYZE. SQLite: 10,001, for more than 10,000.
  *
  * @since 0.1.0
  * @category models

@@ -24,6 +24,7 @@ import { plainSettings, settingsOf } from "./settings.js"
 import { receiving, sending } from "./telemetry.js"
 
 export type { Defaults, EnqueueOptions } from "./EnqueueOptions.js"
+export { deadEnvelope } from "./envelope.js"
 export type { DeadLetterFilter, JobFilter, Reschedule } from "./filters.js"
 export type {
   CancelOutcome,

@@ -65,9 +65,7 @@ const among = <A extends string>(argument: string, value: OneOrMore<A> | undefin
   const strange = list.find((item) => !allowed.includes(item))
   return strange === undefined
     ? Either.right(list)
-    : Either.left(
-        new InvalidArgument({ argument, message: `${argument}: ${String(strange)} is none of ${allowed.join(", ")}` })
-      )
+    : refuse(argument, `${String(strange)} is none of ${allowed.join(", ")}`)
 }
 
 const instant = (argument: string, value: Instant | undefined) =>
@@ -76,30 +74,53 @@ const instant = (argument: string, value: Instant | undefined) =>
 const key = (argument: string, value: string | undefined) =>
   value === undefined ? Either.right(null) : checkKey(argument, value)
 
-/** A criterion that is there but undefined is a slip, not a wish for everything. */
-const someCriterion = (filter: object): Either.Either<void, InvalidArgument> =>
-  Object.values(filter).some((value) => value !== undefined)
+const refuse = (argument: string, message: string) =>
+  Either.left(new InvalidArgument({ argument, message: `${argument}: ${message}` }))
+
+/** What is not a criterion would select everything: a misspelled one, say, or one of another kind of filter. */
+const known = (filter: object, criteria: ReadonlyArray<string>): Either.Either<void, InvalidArgument> => {
+  const strange = Object.keys(filter).find((name) => !criteria.includes(name))
+  return strange === undefined
     ? Either.void
-    : Either.left(
-        new InvalidArgument({ argument: "filter", message: "filter: give a criterion, or all: true to mean every one" })
-      )
+    : refuse("filter", `${strange.slice(0, 80)} is no criterion; there are ${criteria.join(", ")}`)
+}
+
+/** A criterion that is there but undefined is a slip, not a wish for everything. */
+const someCriterion = (filter: { readonly all?: true | undefined }): Either.Either<void, InvalidArgument> =>
+  filter.all !== undefined && filter.all !== true
+    ? refuse("all", "must be true, or left out")
+    : Object.values(filter).some((value) => value !== undefined)
+      ? Either.void
+      : refuse("filter", "give a criterion, or all: true to mean every one")
+
+const errorText = (value: unknown): Either.Either<string | null, InvalidArgument> =>
+  value === undefined
+    ? Either.right(null)
+    : typeof value === "string" && value !== ""
+      ? Either.right(value)
+      : refuse("error", "must be a text that is not empty")
+
+const deadCriteria = ["id", "reason", "diedAfter", "diedBefore", "error", "orderingKey", "all"]
+const liveCriteria = ["id", "dedupeKey", "orderingKey", "state", "enqueuedAfter", "enqueuedBefore", "all"]
 
 /** A filter of dead letters; `required` where something is done to them. */
 export const deadFilter = (filter: DeadLetterFilter, required: boolean): Either.Either<DeadFilter, InvalidArgument> =>
   Either.gen(function* () {
+    yield* known(filter, deadCriteria)
     if (required) yield* someCriterion(filter)
     return {
       ids: yield* ids(filter.id),
       reasons: yield* among("reason", filter.reason, reasons),
       from: yield* instant("diedAfter", filter.diedAfter),
       until: yield* instant("diedBefore", filter.diedBefore),
-      error: filter.error ?? null,
+      error: yield* errorText(filter.error),
       orderingKey: yield* key("orderingKey", filter.orderingKey)
     }
   })
 
 export const liveFilter = (filter: JobFilter): Either.Either<LiveFilter, InvalidArgument> =>
   Either.gen(function* () {
+    yield* known(filter, liveCriteria)
     yield* someCriterion(filter)
     return {
       ids: yield* ids(filter.id),

@@ -3,7 +3,7 @@
  */
 import { Effect, Either } from "effect"
 import { InvalidArgument, LeaseLost, type SettleError } from "./Errors.js"
-import { errorsOf, jobError } from "./History.js"
+import { errorsOf, jobError, livesOf } from "./History.js"
 import { checkDuration } from "./input.js"
 import type { Job, JobInfo } from "./Job.js"
 import { parseJson, toJson } from "./json.js"
@@ -35,7 +35,8 @@ export const jobInfo = (row: Settlement.ClaimedRow): JobInfo => ({
   dedupeKey: row.dedupeKey ?? undefined,
   orderingKey: row.orderingKey ?? undefined,
   progress: parseJson(row.progress),
-  errors: errorsOf(row)
+  errors: errorsOf(row),
+  history: livesOf(row.history)
 })
 
 /** The JSON text of a progress value, or why it cannot be kept. */

@@ -212,7 +212,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       sweepExpired: makeSweep(store),
       ...makeOperations(store),
       list: (queue, { after, limit }) =>
-        db.joined("read", "list", (session) => verbs.inspect.list(session, queue, after, limit)),
+        db.joined("read", "list", (session) => verbs.select.list(session, queue, after, limit)),
       transaction: db.transaction,
       detached,
       holdsWriteLock: db.holdsWriteLock,

@@ -23,9 +23,6 @@ export const makeOperations = ({ advance, announce, db, verbs, wakeTopics }: Sto
   const advanceNow = (queue: string) =>
     Effect.flatMap(db.joins, (joins) => (joins ? Effect.void : Effect.ignore(advance(queue))))
 
-  /** Marks are dealt with before a look, so that both engines tell the same. */
-  const settled = (queue: string) => advanceNow(queue)
-
   const requeuePage = (queue: string, filter: DeadFilter, cursor: Cursor, request: Parameters<Service["requeue"]>[2]) =>
     db.joined(
       "write",
@@ -43,8 +40,17 @@ export const makeOperations = ({ advance, announce, db, verbs, wakeTopics }: Sto
       true
     )
 
-  const requeue: Service["requeue"] = (queue, filter, request) =>
+  /** What dies while the letters are gone through is not among them: a job that dies at once would be met for ever. */
+  const upToNow = (queue: string, filter: DeadFilter) =>
+    Effect.map(
+      db.joined("read", "letters", (session) => verbs.letters.latest(session, queue)),
+      (latest): DeadFilter =>
+        latest === null ? filter : { ...filter, until: Math.min(filter.until ?? latest + 1, latest + 1) }
+    )
+
+  const requeue: Service["requeue"] = (queue, wanted, request) =>
     Effect.gen(function* () {
+      const filter = yield* upToNow(queue, wanted)
       let cursor = fromStart
       let requeued = 0
       let keyHeld = 0
@@ -66,8 +72,9 @@ export const makeOperations = ({ advance, announce, db, verbs, wakeTopics }: Sto
       }
     })
 
-  const purgeDead: Service["purgeDead"] = (queue, filter) =>
+  const purgeDead: Service["purgeDead"] = (queue, wanted) =>
     Effect.gen(function* () {
+      const filter = yield* upToNow(queue, wanted)
       let purged = 0
       for (;;) {
         const result = yield* db.joined(
@@ -133,7 +140,7 @@ export const makeOperations = ({ advance, announce, db, verbs, wakeTopics }: Sto
             (outcomes) => (outcomes.includes("changed") ? announce([queue]) : Effect.void)
           ),
     select: (queue, filter, { after: from, limit }) =>
-      db.joined("read", "select", (session) => verbs.operate.select(session, queue, filter, from, limit)),
+      db.joined("read", "select", (session) => verbs.select.ids(session, queue, filter, from, limit)),
     clear: (queue) =>
       Effect.gen(function* () {
         let cleared = 0
@@ -152,9 +159,10 @@ export const makeOperations = ({ advance, announce, db, verbs, wakeTopics }: Sto
       ),
     signals: (queue, ids) => db.apart("read", "signals", (session) => verbs.operate.signals(session, queue, ids)),
     counts: (queue) =>
+      // Marks of ordering keys are dealt with before the look, so that both engines tell the same
       Effect.zipRight(
-        settled(queue),
-        db.joined("read", "counts", (session) => verbs.inspect.counts(session, queue))
+        advanceNow(queue),
+        db.joined("read", "counts", (session) => verbs.counts(session, queue))
       ),
     queues: db.joined("read", "queues", (session) => verbs.inspect.queues(session)),
     running: (queue, { after: from, limit }) =>

@@ -4,6 +4,7 @@
 import type { Database } from "../Database/Database.js"
 import { type Statement, statement } from "../engine.js"
 import { claim } from "./statements/claim.js"
+import { counts } from "./statements/counts.js"
 import { define } from "./statements/define.js"
 import { enqueue } from "./statements/enqueue.js"
 import { inspect } from "./statements/inspect.js"
@@ -11,6 +12,7 @@ import { type Lanes, lanes } from "./statements/lanes.js"
 import { letters } from "./statements/letters.js"
 import { operate } from "./statements/operate.js"
 import { renew } from "./statements/renew.js"
+import { select } from "./statements/select.js"
 import { settle } from "./statements/settle.js"
 import { sweep } from "./statements/sweep.js"
 
@@ -28,6 +30,8 @@ export interface Verbs {
   readonly renew: ReturnType<(typeof renew)["postgres"]>
   readonly sweep: ReturnType<(typeof sweep)["postgres"]>
   readonly lanes: Lanes
+  readonly select: ReturnType<(typeof select)["postgres"]>
+  readonly counts: ReturnType<(typeof counts)["postgres"]>
   readonly inspect: ReturnType<(typeof inspect)["postgres"]>
   readonly letters: ReturnType<(typeof letters)["postgres"]>
   readonly operate: ReturnType<(typeof operate)["postgres"]>
@@ -42,6 +46,8 @@ export const makeVerbs = ({ names }: Database, { notify }: SqlQueueOptions): Ver
   renew: renew[names.engine](names),
   sweep: sweep[names.engine](names, notify),
   lanes: lanes[names.engine](names, notify),
+  select: select[names.engine](names),
+  counts: counts[names.engine](names),
   inspect: inspect[names.engine](names),
   letters: letters[names.engine](names, notify),
   operate: operate[names.engine](names, notify)

@@ -99,13 +99,21 @@ const postgres: Enqueue = (n, notify) => {
     FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id
     WHERE k.queue = :queue AND k.dedupe_key = ANY (:keys::text[])`
   )
+  // Only as it was seen: whoever took the key in the meantime has a job that this statement would not see
   const orphan = statement(
     n,
     "enqueue_orphan",
-    `DELETE FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key AND (k.free_at IS NULL OR k.free_at <= ${n.now})
+    `DELETE FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key AND k.job_id = :holder AND k.free_at IS NOT DISTINCT FROM :freeAt::bigint
       AND NOT EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.id = k.job_id)`
   )
-  const replace = statement(n, "enqueue_replace", replaceText(n, "greatest"))
+  const replace = statement(
+    n,
+    "enqueue_replace",
+    notify
+      ? `WITH replaced AS (${replaceText(n, "greatest")}), note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM (SELECT 1 FROM replaced LIMIT 1) AS one)
+      SELECT r.*, (SELECT count(*) FROM note) AS noted FROM replaced r`
+      : replaceText(n, "greatest")
+  )
   const parameters = (queue: string, jobs: ReadonlyArray<NewJob>) => ({
     queue,
     channel: n.channel,
@@ -147,8 +155,14 @@ const postgres: Enqueue = (n, notify) => {
           for (const index of refused) {
             const row = byKey.get(jobs[index]?.dedupeKey as string)
             if (row === undefined) continue
-            if (isFree(row)) yield* session.execute(orphan, { queue, key: row.dedupe_key })
-            else receipts[index] = yield* heldBy(session, replace, row, jobs[index] as NewJob)
+            if (isFree(row)) {
+              const seen = { holder: row.job_id, freeAt: row.free_at }
+              yield* session.execute(orphan, { queue, key: row.dedupe_key, ...seen })
+            } else
+              receipts[index] = yield* heldBy(session, replace, row, jobs[index] as NewJob, {
+                queue,
+                channel: n.channel
+              })
           }
         }
         missing = [...refused.filter((index) => receipts[index] === undefined), ...rest]
@@ -174,13 +188,20 @@ const replaceText = (n: Names, max: string) => {
     RETURNING token, visible_at`
 }
 
-/** The receipt of whoever holds the key, replaced first if that is wanted and possible. */
-const heldBy = (session: Session, replace: Statement, row: Row, job: NewJob): Effect.Effect<Receipt, StoreError> =>
+/** The receipt of whoever holds the key, replaced first if that is wanted and possible; none when it has just changed. */
+const heldBy = (
+  session: Session,
+  replace: Statement,
+  row: Row,
+  job: NewJob,
+  notice: { readonly queue: string; readonly channel: string }
+): Effect.Effect<Receipt | undefined, StoreError> =>
   Effect.gen(function* () {
     const id = int(row.job_id)
     if (row.live_id === null) return { id, state: "ended", deduplicated: true, replaced: false }
     const [changed] = job.replace
       ? yield* session.execute(replace, {
+          ...notice,
           id,
           payload: job.payload,
           headers: job.headers,
@@ -191,6 +212,8 @@ const heldBy = (session: Session, replace: Statement, row: Row, job: NewJob): Ef
           expiresAt: job.expiresAt
         })
       : []
+    // It waited when it was looked at, and is claimed or gone by now: look again
+    if (job.replace && changed === undefined && intOrNull(row.token) === null) return undefined
     const { token, visible_at } = changed ?? row
     return {
       id,
@@ -235,7 +258,11 @@ const sqlite: Enqueue = (n) => {
         const key = job.dedupeKey
         if (key !== null) {
           const [held] = yield* session.execute(holder, { queue, key })
-          if (held !== undefined && !isFree(held)) return yield* heldBy(session, replace, held, job)
+          const receipt =
+            held === undefined || isFree(held)
+              ? undefined
+              : yield* heldBy(session, replace, held, job, { queue, channel: n.channel })
+          if (receipt !== undefined) return receipt
           // A key whose job was deleted by hand holds nobody off
           if (held !== undefined) yield* session.execute(orphan, { queue, key })
         }

@@ -44,18 +44,24 @@ const envelopeValues = (n: Names, g: string, v: string, q: string, d: string): s
 
 const letterColumns = `id, attempt, crashes, failures, errors, failure_times, reason, died_at, token, ${keptColumns}`
 
-/** PostgreSQL: the keys and places of the rows in `gone`. */
-export const released = (n: Names, notify: boolean, cancelled = false): string => {
+/**
+ * PostgreSQL: the keys and places of the rows in `gone`. A key with a window is held on, unless its job was cancelled:
+ * all of them, or those whose verdict says so.
+ */
+export const released = (n: Names, notify: boolean, cancelled: boolean | "verdict" = false): string => {
   const held = (k: string, which: string) =>
     `${k}.queue = ANY (ARRAY(SELECT DISTINCT queue FROM gone)) AND ${k}.dedupe_key = ANY (ARRAY(SELECT dedupe_key FROM gone WHERE dedupe_key IS NOT NULL${which})) AND ${k}.free_at IS NULL`
-  const windows = cancelled
-    ? ""
-    : `, windows AS (
+  const called = cancelled === "verdict" ? "id IN (SELECT id FROM verdict WHERE reason = 'cancelled')" : "false"
+  const windowed = `dedupe_window_ms IS NOT NULL AND NOT ${called}`
+  const windows =
+    cancelled === true
+      ? ""
+      : `, windows AS (
       UPDATE ${n.dedupeKeys} k SET free_at = ${n.now} + g.dedupe_window_ms FROM gone g
-      WHERE ${held("k", " AND dedupe_window_ms IS NOT NULL")} AND k.job_id = g.id AND g.dedupe_window_ms IS NOT NULL
+      WHERE ${held("k", ` AND ${windowed}`)} AND k.job_id = g.id AND g.${windowed.replace("NOT id", "NOT g.id")}
     )`
   return `keys AS (
-      DELETE FROM ${n.dedupeKeys} k WHERE ${held("k", cancelled ? "" : " AND dedupe_window_ms IS NULL")} AND k.job_id = ANY (ARRAY(SELECT id FROM gone))
+      DELETE FROM ${n.dedupeKeys} k WHERE ${held("k", cancelled === true ? "" : ` AND NOT (${windowed})`)} AND k.job_id = ANY (ARRAY(SELECT id FROM gone${cancelled === true ? "" : ` WHERE NOT (${windowed})`}))
     )${windows}, marks AS (
       INSERT INTO ${n.laneMarks} (queue, ordering_key) SELECT DISTINCT queue, ordering_key FROM gone WHERE ordering_key IS NOT NULL
       RETURNING queue
@@ -64,7 +70,7 @@ export const released = (n: Names, notify: boolean, cancelled = false): string =
 
 /** PostgreSQL: `released`, and the letters of the rows in `gone` by their `verdict`. */
 export const buried = (n: Names, notify: boolean, cancelled = false): string => {
-  const letters = `${released(n, notify, cancelled)}, letters AS (
+  const letters = `${released(n, notify, cancelled ? true : "verdict")}, letters AS (
       INSERT INTO ${n.deadLetters} (${letterColumns})
       SELECT g.id, g.attempt, v.crashes, v.failures, v.errors, v.failure_times, v.reason, ${n.now}, g.token, ${qualified("g", keptColumns)}
       FROM gone g JOIN verdict v USING (id)
@@ -89,9 +95,13 @@ export const leaveFacts = (notify: boolean, kind: "released" | "buried" | "cance
     ...(notify ? ["(SELECT count(*) FROM freed)"] : []),
     ...(notify && kind === "buried" ? ["(SELECT count(*) FROM sent)"] : [])
   ]
-  const topics = kind === "buried" ? ", (SELECT min(queue) FROM envelopes) AS envelope_queue" : ""
+  const topics = kind === "buried" ? ", (SELECT string_agg(DISTINCT queue, ',') FROM envelopes) AS envelope_queues" : ""
   return `(ordering_key IS NOT NULL) AS keyed${topics}${noted.length === 0 ? "" : `, ${noted.join(" + ")} AS noted`}`
 }
+
+/** The queues in which a statement enqueued envelopes, by any of its rows; no name has a comma. */
+export const envelopeQueues = ({ envelope_queues: names }: Row): ReadonlyArray<string> =>
+  typeof names === "string" ? names.split(",") : []
 
 /** Why a job is dead, and what it remembers. */
 export interface Verdict {

@@ -29,6 +29,8 @@ export interface Letters {
     after: Cursor,
     limit: number
   ) => Effect.Effect<ReadonlyArray<DeadRow>, StoreError>
+  /** When the latest letter of a queue died. */
+  readonly latest: (session: Session, queue: string) => Effect.Effect<number | null, StoreError>
   /** Moves letters back; answers the ids of those that went. */
   readonly requeue: (
     session: Session,
@@ -72,7 +74,8 @@ const holds = (n: Names) => ` AND NOT EXISTS (SELECT 1 FROM ${n.laneBlocks} b WH
 
 /**
  * A letter keeps its id, unless it has an ordering key that went on without it: then it joins the end, as a new job. A
- * dedupe key is taken only when nobody else holds it.
+ * dedupe key is taken only when nobody else holds it: of several letters with one key by the one whose window it is in,
+ * else by the one that died first.
  */
 const postgres = (n: Names, notify: boolean): Letters => {
   const note = (from: string) =>
@@ -84,15 +87,16 @@ const postgres = (n: Names, notify: boolean): Letters => {
     n,
     "requeue",
     `WITH letters AS MATERIALIZED (
-      SELECT d.*, i.lives, ${n.now} + :delay::bigint AS due,
+      SELECT d.*, i.lives, ${n.now} + :delay::bigint AS due, coalesce(k.job_id = d.id AND k.free_at > ${n.now}, false) AS mine,
         CASE WHEN d.ordering_key IS NOT NULL AND (b.letter_id IS NULL OR d.queue <> :to) THEN ${nextval(n.jobIds)} ELSE d.id END AS fresh
       FROM unnest(:ids::bigint[], :lives::text[]) AS i (id, lives) JOIN ${n.deadLetters} d ON d.id = i.id LEFT JOIN ${n.laneBlocks} b ON b.letter_id = d.id
+        LEFT JOIN ${n.dedupeKeys} k ON k.queue = :to AND k.dedupe_key = d.dedupe_key
       WHERE d.id = ANY (:ids::bigint[]) ORDER BY d.died_at, d.id
     ), keys AS (
       INSERT INTO ${n.dedupeKeys} AS k (queue, dedupe_key, job_id)
-      SELECT DISTINCT ON (dedupe_key COLLATE "C") :to, dedupe_key, fresh FROM letters WHERE dedupe_key IS NOT NULL ORDER BY dedupe_key COLLATE "C", died_at, id
+      SELECT DISTINCT ON (dedupe_key COLLATE "C") :to, dedupe_key, fresh FROM letters WHERE dedupe_key IS NOT NULL ORDER BY dedupe_key COLLATE "C", mine DESC, died_at, id
       ON CONFLICT (queue, dedupe_key) DO UPDATE SET job_id = excluded.job_id, free_at = NULL
-      WHERE k.free_at IS NOT NULL AND (k.free_at <= ${n.now} OR k.job_id = excluded.job_id)
+      WHERE k.free_at IS NOT NULL AND (k.free_at <= ${n.now} OR k.job_id = ANY (:ids::bigint[]))
       RETURNING job_id
     ), moved AS (
       DELETE FROM ${n.deadLetters} WHERE id = ANY (ARRAY(SELECT id FROM letters WHERE dedupe_key IS NULL OR fresh IN (SELECT job_id FROM keys)))
@@ -109,6 +113,13 @@ const postgres = (n: Names, notify: boolean): Letters => {
       RETURNING queue
     )${note("(SELECT queue FROM added UNION SELECT queue FROM marks) AS every")}
     SELECT id${noted} FROM moved`
+  )
+  // Keys of jobs that were deleted by hand hold nobody off
+  const orphans = statement(
+    n,
+    "requeue_orphans",
+    `DELETE FROM ${n.dedupeKeys} k WHERE k.queue = :to AND k.dedupe_key = ANY (:keys::text[]) AND k.free_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.id = k.job_id)`
   )
   const purge = statement(
     n,
@@ -133,16 +144,13 @@ const postgres = (n: Names, notify: boolean): Letters => {
   return {
     ...letterReads(n),
     requeue: (session, letters, to, delay) =>
-      Effect.map(
-        session.execute(requeue, {
-          to,
-          delay,
-          ids: letters.map((letter) => letter.id),
-          lives: letters.map(lives),
-          channel: n.channel
-        }),
-        (rows) => new Set(rows.map((row) => int(row.id)))
-      ),
+      Effect.gen(function* () {
+        const keys = letters.flatMap(({ dedupeKey }) => (dedupeKey === null ? [] : [dedupeKey]))
+        if (keys.length > 0) yield* session.execute(orphans, { to, keys })
+        const ids = letters.map((letter) => letter.id)
+        const rows = yield* session.execute(requeue, { to, delay, ids, lives: letters.map(lives), channel: n.channel })
+        return new Set(rows.map((row) => int(row.id)))
+      }),
     purge: (session, ids) =>
       Effect.map(session.execute(purge, { ids, channel: n.channel }), ([row]) => ({
         purged: int(row?.purged),
@@ -158,7 +166,8 @@ const sqlite = (n: Names): Letters => {
     n,
     "requeue_key",
     `SELECT 1 AS held FROM ${n.dedupeKeys} WHERE queue = :to AND dedupe_key = :key
-      AND NOT (free_at IS NOT NULL AND (free_at <= ${n.now} OR job_id = :id))`
+      AND NOT (free_at IS NOT NULL AND (free_at <= ${n.now} OR job_id = :id))
+      AND (free_at IS NOT NULL OR EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.id = job_id))`
   )
   const hold = statement(
     n,

@@ -4,11 +4,11 @@
  */
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
-import type { CancelOutcome, Change, ChangeOutcome, LiveFilter, Signals } from "../../../services/Operations.js"
+import type { CancelOutcome, Change, ChangeOutcome, Signals } from "../../../services/Operations.js"
 import { controlTopic } from "../../../services/Wake.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { buried, leaveFacts, leaving, leavingColumns, makeLeave, released } from "./leave.js"
-import { int, intOrNull } from "./rows.js"
+import { bool, int, intOrNull } from "./rows.js"
 
 export interface Cancelled {
   readonly outcomes: ReadonlyArray<CancelOutcome>
@@ -23,13 +23,6 @@ export interface Operate {
     ids: ReadonlyArray<number>,
     change: Change
   ) => Effect.Effect<ReadonlyArray<ChangeOutcome>, StoreError>
-  readonly select: (
-    session: Session,
-    queue: string,
-    filter: LiveFilter,
-    after: number,
-    limit: number
-  ) => Effect.Effect<ReadonlyArray<number>, StoreError>
   /** Deletes a page of waiting jobs. */
   readonly clear: (session: Session, queue: string, limit: number) => Effect.Effect<number, StoreError>
   /** Answers whether that changed anything. */
@@ -37,37 +30,34 @@ export interface Operate {
   readonly signals: (session: Session, queue: string, ids: ReadonlyArray<number>) => Effect.Effect<Signals, StoreError>
 }
 
-const dueAt: PerEngine<(n: Names) => string> = {
+/** The due time that is asked for, or null. */
+const asked: PerEngine<(n: Names) => string> = {
   postgres: (n) =>
-    `coalesce(greatest(:runAt::bigint, ${n.now}), ${n.now} + :delay::bigint, due_at)`.replace(
-      `greatest(:runAt::bigint, ${n.now})`,
-      `CASE WHEN :runAt::bigint IS NOT NULL THEN greatest(:runAt::bigint, ${n.now}) END`
-    ),
-  sqlite: (n) => `coalesce(max(:runAt, ${n.now}), ${n.now} + :delay, due_at)`
+    `CASE WHEN :runAt::bigint IS NOT NULL THEN greatest(:runAt::bigint, ${n.now}) ELSE ${n.now} + :delay::bigint END`,
+  sqlite: (n) => `coalesce(max(:runAt, ${n.now}), ${n.now} + :delay)`
 }
+
+/** What is due already and is to be due now keeps its place. */
+const dueAt = (n: Names) =>
+  `CASE WHEN due_at <= ${n.now} AND ${asked[n.engine](n)} <= ${n.now} THEN due_at ELSE coalesce(${asked[n.engine](n)}, due_at) END`
+
+/** Waits, but has expired: dead, though nobody has met it yet. */
+const spent = (n: Names) =>
+  `coalesce(token IS NULL AND expires_at <= ${n.now}, ${n.engine === "sqlite" ? "0" : "false"})`
 
 /** The change of a waiting job; one that its ordering key blocks stays blocked, due at its new time. */
 const changed = (n: Names) => {
-  const due = dueAt[n.engine](n)
-  const [small, big] = n.engine === "postgres" ? ["::smallint", "::bigint"] : ["", ""]
-  const moves = `(:runAt${big} IS NOT NULL OR :delay${big} IS NOT NULL)`
+  const due = dueAt(n)
+  const small = n.engine === "postgres" ? "::smallint" : ""
   return `priority = coalesce(:priority${small}, priority), due_at = ${due},
-      visible_at = CASE WHEN visible_at IS NULL THEN NULL WHEN ${moves} THEN ${due} ELSE visible_at END,
-      expires_at = CASE WHEN ${moves} AND expires_ms IS NOT NULL THEN ${due} + expires_ms ELSE expires_at END`
+      visible_at = CASE WHEN visible_at IS NULL OR ${due} = due_at THEN visible_at ELSE ${due} END,
+      expires_at = CASE WHEN expires_ms IS NULL OR ${due} = due_at THEN expires_at ELSE ${due} + expires_ms END`
 }
 
 const wanted = ({ delayMillis: delay, priority, runAt }: Change) => ({ delay, priority, runAt })
 
 const notice = (from: string, topic: string) =>
   `, note AS MATERIALIZED (SELECT pg_notify(:channel, ${topic}) FROM (SELECT 1 FROM ${from} LIMIT 1) AS one)`
-
-/** The criteria of a filter, besides those by id and key; each statement has a name of its own. */
-const stateCondition = (n: Names): Readonly<Record<string, string>> => ({
-  ready: `(token IS NULL AND visible_at <= ${n.now})`,
-  delayed: `(token IS NULL AND visible_at > ${n.now})`,
-  blocked: "(token IS NULL AND visible_at IS NULL)",
-  leased: "(token IS NOT NULL)"
-})
 
 const arrays: PerEngine<(values: ReadonlyArray<number>) => unknown> = {
   postgres: (values) => values,
@@ -79,33 +69,7 @@ const anyOf: PerEngine<string> = {
   sqlite: "id IN (SELECT value FROM json_each(:ids))"
 }
 
-const reads = (n: Names): Pick<Operate, "select" | "signals" | "setPaused"> => {
-  const conditions = stateCondition(n)
-  const selected = (
-    parts: { readonly ids: boolean; readonly key: boolean; readonly place: boolean },
-    states: string
-  ) => {
-    const where = [
-      "queue = :queue AND id > :after AND enqueued_at >= :from AND enqueued_at < :until",
-      ...(parts.ids ? [anyOf[n.engine]] : []),
-      ...(parts.key
-        ? [
-            `id IN (SELECT k.job_id FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key) AND dedupe_key = :key`
-          ]
-        : []),
-      ...(parts.place ? ["ordering_key = :place"] : []),
-      ...(states === ""
-        ? []
-        : [
-            `(${states
-              .split(",")
-              .map((state) => conditions[state])
-              .join(" OR ")})`
-          ])
-    ]
-    const name = `select_${parts.ids ? "i" : ""}${parts.key ? "k" : ""}${parts.place ? "o" : ""}_${states.replaceAll(",", "_")}`
-    return statement(n, name, `SELECT id FROM ${n.jobs} WHERE ${where.join(" AND ")} ORDER BY id LIMIT :limit`)
-  }
+const reads = (n: Names): Pick<Operate, "signals" | "setPaused"> => {
   const pause = statement(
     n,
     "pause",
@@ -124,26 +88,6 @@ const reads = (n: Names): Pick<Operate, "select" | "signals" | "setPaused"> => {
     FROM (SELECT 0 AS id UNION ALL SELECT id FROM ${n.jobs} WHERE ${anyOf[n.engine]} AND cancel_requested_at IS NOT NULL) AS asked`
   )
   return {
-    select: (session, queue, { dedupeKey, from, ids, orderingKey, states, until }, after, limit) =>
-      Effect.map(
-        session.execute(
-          selected(
-            { ids: ids !== null, key: dedupeKey !== null, place: orderingKey !== null },
-            [...new Set(states ?? [])].sort().join(",")
-          ),
-          {
-            queue,
-            after,
-            limit,
-            from: from ?? Number.MIN_SAFE_INTEGER,
-            until: until ?? Number.MAX_SAFE_INTEGER,
-            ids: arrays[n.engine](ids ?? []),
-            key: dedupeKey,
-            place: orderingKey
-          }
-        ),
-        (rows) => rows.map((row) => int(row.id))
-      ),
     setPaused: (session, queue, paused) =>
       Effect.map(session.execute(paused ? pause : resume, { queue }), (rows) => rows.length > 0),
     signals: (session, queue, ids) =>
@@ -161,7 +105,7 @@ const answers = <A>(ids: ReadonlyArray<number>, rows: ReadonlyArray<Row>, of: (r
 
 const postgres = (n: Names, notify: boolean): Operate => {
   const held = `held AS MATERIALIZED (
-      SELECT id, token FROM ${n.jobs} WHERE id = ANY (:ids::bigint[]) AND queue = :queue ORDER BY id FOR UPDATE
+      SELECT id, token, ${spent(n)} AS spent FROM ${n.jobs} WHERE id = ANY (:ids::bigint[]) AND queue = :queue ORDER BY id FOR UPDATE
     )`
   const cancel = statement(
     n,
@@ -181,17 +125,21 @@ const postgres = (n: Names, notify: boolean): Operate => {
     n,
     "change",
     `WITH ${held}, changed AS (
-      UPDATE ${n.jobs} SET ${changed(n)} WHERE id = ANY (ARRAY(SELECT id FROM held WHERE token IS NULL)) RETURNING id
+      UPDATE ${n.jobs} SET ${changed(n)} WHERE id = ANY (ARRAY(SELECT id FROM held WHERE token IS NULL AND NOT spent)) RETURNING id
     )${notify ? notice("changed", ":queue") : ""}
-    SELECT id, token IS NOT NULL AS leased${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM held`
+    SELECT id, token IS NOT NULL AS leased${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM held WHERE NOT spent`
   )
   const clear = statement(
     n,
     "clear",
-    `WITH gone AS (
-      DELETE FROM ${n.jobs} WHERE id = ANY (ARRAY(
-        SELECT id FROM ${n.jobs} WHERE queue = :queue AND token IS NULL LIMIT :limit::integer FOR UPDATE SKIP LOCKED
-      )) RETURNING *
+    `WITH waiting AS MATERIALIZED (
+      SELECT id FROM ${n.jobs} WHERE queue = :queue AND token IS NULL AND visible_at IS NOT NULL
+      ORDER BY priority DESC, visible_at, id LIMIT :limit::integer FOR UPDATE SKIP LOCKED
+    ), blocked AS MATERIALIZED (
+      SELECT id FROM ${n.jobs} WHERE queue = :queue AND visible_at IS NULL AND token IS NULL
+      ORDER BY id LIMIT :limit::integer FOR UPDATE SKIP LOCKED
+    ), gone AS (
+      DELETE FROM ${n.jobs} WHERE id = ANY (ARRAY(SELECT id FROM waiting UNION ALL SELECT id FROM blocked)) RETURNING *
     ), ${released(n, notify, true)}
     SELECT id, ${leaveFacts(notify, "cancelled")} FROM gone`
   )
@@ -215,7 +163,7 @@ const sqlite = (n: Names): Operate => {
   const find = statement(
     n,
     "operate_find",
-    `SELECT ${leavingColumns}, token, crashes, failures, errors, failure_times FROM ${n.jobs} WHERE id = :id AND queue = :queue`
+    `SELECT ${leavingColumns}, token, ${spent(n)} AS spent, crashes, failures, errors, failure_times FROM ${n.jobs} WHERE id = :id AND queue = :queue`
   )
   const ask = statement(
     n,
@@ -223,11 +171,11 @@ const sqlite = (n: Names): Operate => {
     `UPDATE ${n.jobs} SET cancel_requested_at = coalesce(cancel_requested_at, ${n.now}) WHERE id = :id`
   )
   const change = statement(n, "change", `UPDATE ${n.jobs} SET ${changed(n)} WHERE id = :id`)
-  const waiting = statement(
-    n,
-    "clear_find",
-    `SELECT ${leavingColumns} FROM ${n.jobs} WHERE queue = :queue AND token IS NULL LIMIT :limit`
-  )
+  const pick = (name: string, where: string) =>
+    statement(n, name, `SELECT ${leavingColumns} FROM ${n.jobs} WHERE queue = :queue AND ${where} LIMIT :limit`)
+  // Each by its index
+  const waiting = pick("clear_find", "token IS NULL AND visible_at IS NOT NULL")
+  const blocked = pick("clear_blocked", "visible_at IS NULL AND token IS NULL")
   const remove = statement(n, "clear", `DELETE FROM ${n.jobs} WHERE id = :id`)
   const leave = makeLeave(n)
   return {
@@ -251,7 +199,7 @@ const sqlite = (n: Names): Operate => {
       Effect.forEach(ids, (id) =>
         Effect.gen(function* () {
           const [row] = yield* session.execute(find, { id, queue })
-          if (row === undefined) return "tooLate" as const
+          if (row === undefined || bool(row.spent)) return "tooLate" as const
           if (intOrNull(row.token) !== null) return "leased" as const
           yield* session.execute(change, { id, ...wanted(how) })
           return "changed" as const
@@ -259,7 +207,10 @@ const sqlite = (n: Names): Operate => {
       ),
     clear: (session, queue, limit) =>
       Effect.gen(function* () {
-        const rows = yield* session.execute(waiting, { queue, limit })
+        const rows = [
+          ...(yield* session.execute(waiting, { queue, limit })),
+          ...(yield* session.execute(blocked, { queue, limit }))
+        ]
         const call = leaving()
         for (const row of rows) {
           yield* session.execute(remove, { id: row.id })

@@ -9,6 +9,7 @@ import type { Settlement, SettleOutcome } from "../../../services/Settlement.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import {
   buried,
+  envelopeQueues,
   keptColumns,
   type Leaving,
   leaveFacts,
@@ -177,7 +178,7 @@ const postgres: Settle = (n, notify) => {
       }
       const woken = new Set<string>()
       if (settlements.some((s) => s._tag === "Return" && done.has(s.id))) woken.add(queue)
-      for (const row of rows) if (typeof row.envelope_queue === "string") woken.add(row.envelope_queue)
+      for (const name of rows.flatMap(envelopeQueues)) woken.add(name)
       return { outcomes: outcomes(settlements, done, left), woken, keyed: rows.some((row) => row.keyed === true) }
     })
 }

@@ -6,7 +6,7 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
-import { buried, leaveFacts, leaving, leavingColumns, makeLeave, qualified } from "./leave.js"
+import { buried, envelopeQueues, leaveFacts, leaving, leavingColumns, makeLeave, qualified } from "./leave.js"
 import { claimedColumns, claimedRow, int, textOrNull } from "./rows.js"
 import { leaseOver } from "./settle.js"
 
@@ -121,7 +121,7 @@ const postgres = (n: Names, notify: boolean): Sweep => {
         (rows) => ({
           count: rows.length,
           queues: rows.map((row) => String(row.queue)),
-          woken: new Set(rows.flatMap((row) => (row.envelope_queue === null ? [] : [String(row.envelope_queue)])))
+          woken: new Set(rows.flatMap(envelopeQueues))
         })
       ),
     nextLeased: nextLeased(n),

@@ -1,0 +1,141 @@
+/**
+ * select: ids of live jobs of a queue, by filter and in the order of ids. There is no index by queue and id: a queue of
+ * up to ten thousand waiting and as many leased jobs is read by the indexes of its states, whatever is beside it, and
+ * sorted; a greater one by walking through the ids, of which many are its own then.
+ */
+import { Effect } from "effect"
+import type { StoreError } from "../../../services/Errors.js"
+import type { LiveFilter } from "../../../services/Operations.js"
+import type { LiveRow } from "../../../services/QueueStore.js"
+import { type Names, type PerEngine, type Session, type Statement, statement } from "../../engine.js"
+import { int, liveRow } from "./rows.js"
+
+export interface Select {
+  readonly ids: (
+    session: Session,
+    queue: string,
+    filter: LiveFilter,
+    after: number,
+    limit: number
+  ) => Effect.Effect<ReadonlyArray<number>, StoreError>
+  /** Live jobs of a queue by id. */
+  readonly list: (
+    session: Session,
+    queue: string,
+    after: number,
+    limit: number
+  ) => Effect.Effect<ReadonlyArray<LiveRow>, StoreError>
+}
+
+/** Up to so many entries of an index are read for a page. */
+const few = 10_000
+
+const every: LiveFilter = { ids: null, dedupeKey: null, orderingKey: null, states: null, from: null, until: null }
+
+const stateCondition = (n: Names): Readonly<Record<string, string>> => ({
+  ready: `(token IS NULL AND visible_at <= ${n.now})`,
+  delayed: `(token IS NULL AND visible_at > ${n.now})`,
+  blocked: "(token IS NULL AND visible_at IS NULL)",
+  leased: "(token IS NOT NULL)"
+})
+
+const arrays: PerEngine<(values: ReadonlyArray<number>) => unknown> = {
+  postgres: (values) => values,
+  sqlite: (values) => JSON.stringify(values)
+}
+
+const anyOf: PerEngine<string> = {
+  postgres: "id = ANY (:ids::bigint[])",
+  sqlite: "id IN (SELECT value FROM json_each(:ids))"
+}
+
+/** What finds the rows: their ids, the dedupe key they hold, their ordering key, their states, or their ids in turn. */
+type By = "ids" | "key" | "place" | "states" | "walk"
+
+const byOf = ({ dedupeKey, ids, orderingKey }: LiveFilter): By | undefined =>
+  ids !== null ? "ids" : dedupeKey !== null ? "key" : orderingKey !== null ? "place" : undefined
+
+const make = (n: Names): Select => {
+  const conditions = stateCondition(n)
+  const known = new Map<string, Statement>()
+  const holders = `SELECT k.job_id FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key`
+  const text = (by: By, filter: LiveFilter): Statement => {
+    const { dedupeKey, ids, orderingKey, states } = filter
+    const wanted = states === null ? "" : [...new Set(states)].sort().join("_")
+    const parts = `${ids === null ? "" : "i"}${dedupeKey === null ? "" : "k"}${orderingKey === null ? "" : "o"}`
+    const name = `select_${by}_${parts}_${wanted}`
+    const where = [
+      "queue = :queue AND id > :after AND enqueued_at >= :from AND enqueued_at < :until",
+      ...(ids === null ? [] : [anyOf[n.engine]]),
+      ...(dedupeKey === null ? [] : [`id IN (${holders}) AND dedupe_key = :key`]),
+      ...(orderingKey === null ? [] : ["ordering_key = :place"]),
+      ...(states === null ? [] : [`(${states.map((state) => conditions[state]).join(" OR ")})`])
+    ].join(" AND ")
+    const source =
+      by === "states"
+        ? `WITH waiting AS MATERIALIZED (
+        SELECT id FROM ${n.jobs} WHERE token IS NULL AND visible_at IS NOT NULL AND ${where}
+      ), blocked AS MATERIALIZED (
+        SELECT id FROM ${n.jobs} WHERE visible_at IS NULL AND ${where} ORDER BY id LIMIT :limit
+      ), leased AS MATERIALIZED (
+        SELECT id FROM ${n.jobs} WHERE token IS NOT NULL AND ${where}
+      ), found AS MATERIALIZED (
+        SELECT id FROM waiting UNION ALL SELECT id FROM blocked UNION ALL SELECT id FROM leased
+      ) SELECT id FROM found ORDER BY id LIMIT :limit`
+        : by === "place"
+          ? // In the order of its index: by id alone a planner might walk through all jobs
+            `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY queue, ordering_key, id LIMIT :limit`
+          : `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY id LIMIT :limit`
+    const compiled = known.get(name) ?? statement(n, name, source)
+    known.set(name, compiled)
+    return compiled
+  }
+  const some = (condition: string, order: string) =>
+    `(SELECT count(*) FROM (SELECT 1 FROM ${n.jobs} WHERE queue = :queue AND ${condition} ORDER BY ${order} LIMIT ${few + 1}) AS few_rows)`
+  const size = statement(
+    n,
+    "select_size",
+    `SELECT ${some("token IS NULL AND visible_at IS NOT NULL", "priority DESC, visible_at, id")} AS waiting,
+      ${some("token IS NOT NULL", "visible_at")} AS leased`
+  )
+  const rows = statement(n, "list", `SELECT j.*, ${n.now} AS now FROM ${n.jobs} j WHERE ${anyOf[n.engine]}`)
+
+  const ids: Select["ids"] = (session, queue, filter, after, limit) =>
+    Effect.gen(function* () {
+      // No state at all is none of them
+      if (filter.states?.length === 0) return []
+      let by = byOf(filter)
+      if (by === undefined) {
+        const [row] = yield* session.execute(size, { queue })
+        by = int(row?.waiting) > few || int(row?.leased) > few ? "walk" : "states"
+      }
+      const found = yield* session.execute(text(by, filter), {
+        queue,
+        after,
+        limit,
+        from: filter.from ?? Number.MIN_SAFE_INTEGER,
+        until: filter.until ?? Number.MAX_SAFE_INTEGER,
+        ids: arrays[n.engine](filter.ids ?? []),
+        key: filter.dedupeKey,
+        place: filter.orderingKey
+      })
+      return found.map((row) => int(row.id))
+    })
+
+  return {
+    ids,
+    list: (session, queue, after, limit) =>
+      Effect.gen(function* () {
+        const wanted = yield* ids(session, queue, every, after, limit)
+        if (wanted.length === 0) return []
+        const found = yield* session.execute(rows, { ids: arrays[n.engine](wanted) })
+        return found
+          .filter((row) => row.queue === queue)
+          .map((row) => liveRow(row, int(row.now)))
+          .sort((a, b) => a.id - b.id)
+      })
+  }
+}
+
+/** The two engines share these statements. */
+export const select: PerEngine<(n: Names) => Select> = { postgres: make, sqlite: make }
