@@ -156,8 +156,8 @@ const make = (options: Options, seams: Seams) =>
   })
 
 /**
- * Queue, Wake, Clock and Lock over the application's own PgClient, so that an enqueue joins its transactions. Creates
- * and updates the tables, listens and sweeps. Besides the client's pool it uses `connections` + 1 connections of its
+ * Queue, Schedules, Wake, Clock and Lock over the application's own PgClient, so that an enqueue joins its transactions.
+ * Creates and updates the tables, listens, sweeps and fires schedules. Besides the client's pool it uses `connections` + 1 connections of its
  * own, so that leases go on when handlers have used up the pool.
  *
  * @since 0.1.0

@@ -115,8 +115,9 @@ const make = (options: Options, seams: Seams) =>
   })
 
 /**
- * Queue, Wake, Clock and Lock over the application's own SqliteClient, so that an enqueue joins its transactions.
- * Creates and updates the tables, sets the connection's `busy_timeout` and `synchronous`, watches the file and sweeps.
+ * Queue, Schedules, Wake, Clock and Lock over the application's own SqliteClient, so that an enqueue joins its
+ * transactions. Creates and updates the tables, sets the connection's `busy_timeout` and `synchronous`, watches the file,
+ * sweeps and fires schedules.
  *
  * @since 0.1.0
  * @category layers

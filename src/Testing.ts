@@ -30,7 +30,7 @@ const memory = (options: Options) =>
   )
 
 /**
- * Queue, Wake, Clock, Lock and the SqlClient of a fresh in-memory database, ruled by TestClock. A worker that is still
+ * Queue, Schedules, Wake, Clock, Lock and the SqlClient of a fresh in-memory database, ruled by TestClock. A worker that is still
  * running when its test ends is stopped without a grace.
  *
  * @since 0.1.0
