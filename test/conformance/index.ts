@@ -7,6 +7,7 @@ import { expirySuite } from "./expiry.js"
 import { leaseSuite } from "./lease.js"
 import { lockSuite } from "./lock.js"
 import { namespaceSuite } from "./namespace.js"
+import { outboxSuite } from "./outbox.js"
 import { refusalSuite } from "./refusal.js"
 import { settleSuite } from "./settle.js"
 import type { Suite } from "./support.js"
@@ -44,6 +45,7 @@ const suites: ReadonlyArray<Suite> = [
 ]
 
 const workerSuites: ReadonlyArray<Suite> = [
+  outboxSuite,
   workerEndingsSuite,
   workerSlotsSuite,
   workerLeasesSuite,

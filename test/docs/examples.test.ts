@@ -67,6 +67,7 @@ const programs: Record<string, ReadonlyArray<string>> = {
     "acked 1, retried 1",
     "handlers ran 2 times"
   ],
+  outbox: ["arrived: order 1 of ann", "arrived: order 2 of bob", "arrived: order 3 of ann"],
   locks: ["somebody else could begin too: false", "token "]
 }
 

@@ -8,13 +8,14 @@ import { expect, test } from "vitest"
 
 const directory = fileURLToPath(new URL("../.tmp/types", import.meta.url))
 
-const prelude = `import { Job, Queue, Schedules, Worker } from "alkstore"
+const prelude = `import { Job, Outbox, Queue, Schedules, Worker } from "alkstore"
 import * as Sqlite from "alkstore/Sqlite"
 import { Context, Effect, Layer, Schedule, Schema } from "effect"
 const Emails = Queue.make("emails", { payload: Schema.Struct({ to: Schema.String }) })
 class Open extends Schema.TaggedClass<Open>()("Open", { account: Schema.String }) {}
 class Close extends Schema.TaggedClass<Close>()("Close", { account: Schema.String }) {}
 const Accounts = Queue.make("accounts", { payload: Schema.Union(Open, Close) })
+const Events = Outbox.make("events", { message: Open, key: (event) => event.account })
 class Mailer extends Context.Tag("Mailer")<Mailer, { readonly send: (to: string) => Effect.Effect<void> }>() {}
 const send = (job: { readonly payload: { readonly to: string } }) => Effect.flatMap(Mailer, (mailer) => mailer.send(job.payload.to))
 const MailerLive = Layer.succeed(Mailer, { send: () => Effect.void })
@@ -22,6 +23,8 @@ const run = (layer: Layer.Layer<never, unknown>) => Effect.runPromise(Layer.laun
 `
 
 const accepted: ReadonlyArray<string> = [
+  `export default Events.publish(new Open({ account: "a" }), { delay: "1 minute" })`,
+  `export default run(Outbox.layer(Events, { deliver: ({ message }) => Effect.flatMap(Mailer, (mailer) => mailer.send(message.account)) }).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
   `export default Emails.enqueue({ to: "a" }, { priority: 1 })`,
   `export default Accounts.enqueue(new Open({ account: "a" }))`,
   `export default run(Worker.layer(Emails, { handler: send }).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
@@ -35,6 +38,17 @@ const accepted: ReadonlyArray<string> = [
 ]
 
 const refused: ReadonlyArray<readonly [string, string]> = [
+  ["a message of another outbox", `export default Events.publish(new Close({ account: "a" }))`],
+  [
+    "an option that a publish does not have",
+    `export default Events.publish(new Open({ account: "a" }), { dedupeKey: "a" })`
+  ],
+  ["an outbox whose key is no text", `export default Outbox.make("a", { message: Open, key: () => 1 })`],
+  [
+    "a relay whose delivery needs a service that nobody provides",
+    `export default run(Outbox.layer(Events, { deliver: ({ message }) => Effect.flatMap(Mailer, (mailer) => mailer.send(message.account)) }).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`
+  ],
+  ["a relay's option that is misspelt", `export default Outbox.layer(Events, { deliver: () => Effect.void, time: 2 })`],
   [
     "a schedule whose payload is not its queue's",
     `export default Schedules.make("a", { cron: "@daily", queue: Emails, payload: new Open({ account: "a" }) })`
@@ -114,6 +128,6 @@ test("the types take what is right", () => {
   expect([...errors].filter(([name]) => name.startsWith("accepted"))).toEqual([])
 })
 
-test.each(refused.map(([what], index) => ({ what, index })))("G90 the types refuse $what", ({ index }) => {
+test.each(refused.map(([what], index) => ({ what, index })))("G90 (G176) the types refuse $what", ({ index }) => {
   expect(errors.get(`refused-${index}`)).toBeDefined()
 })

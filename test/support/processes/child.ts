@@ -1,9 +1,9 @@
 /** The child process of the tests of several processes: a worker or a producer, as the configuration says. */
 import { appendFileSync } from "node:fs"
 import { runMain } from "@effect/platform-node/NodeRuntime"
-import { type Job, Queue, Worker } from "alkstore"
-import { Effect, Either, Redacted, Schedule, Stream } from "effect"
-import { type Config, type Entry, type Task, Tasks, task } from "./config.js"
+import { type Job, Outbox, Queue, Worker } from "alkstore"
+import { Effect, Either, Layer, Redacted, Schedule, Stream } from "effect"
+import { type Config, type Entry, Events, type Task, Tasks, task } from "./config.js"
 
 const config: Config = JSON.parse(process.argv[2] ?? "")
 
@@ -108,6 +108,20 @@ const produce = Effect.gen(function* () {
   }
 })
 
+const relay = Layer.launch(
+  Outbox.layer(Events, {
+    concurrency: config.concurrency,
+    visibilityTimeout: config.visibilityMillis,
+    retry: Schedule.spaced("10 millis"),
+    deliver: ({ id, message }) =>
+      Effect.tryPromise(async (signal) => {
+        const body = JSON.stringify({ id, pid: process.pid, ...message })
+        const response = await fetch(config.url ?? "", { method: "POST", body, signal })
+        if (!response.ok) throw new Error(`answered ${response.status}`)
+      })
+  })
+)
+
 const program = (role: Exclude<Config["role"], "hold">) => {
   switch (role) {
     case "work":
@@ -118,6 +132,8 @@ const program = (role: Exclude<Config["role"], "hold">) => {
       return once
     case "produce":
       return produce
+    case "relay":
+      return relay
     case "schedule":
       return Effect.zipRight(
         Effect.sync(() => write("ready")),
@@ -180,7 +196,7 @@ const start = async (role: Exclude<Config["role"], "hold">) => {
   write("begin")
   const main = program(role).pipe(Effect.provide(engine))
   // Those that are to end by themselves are not helped by runMain, which may call process.exit
-  if (role === "work" || role === "produce" || role === "schedule") runMain(main)
+  if (role === "work" || role === "produce" || role === "relay" || role === "schedule") runMain(main)
   else await Effect.runPromise(main)
 }
 

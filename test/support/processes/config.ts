@@ -1,5 +1,5 @@
 /** What a child process is told to do, and what it writes down while it does it. */
-import { Queue } from "alkstore"
+import { Outbox, Queue } from "alkstore"
 import { Schema } from "effect"
 
 export interface Config {
@@ -13,9 +13,11 @@ export interface Config {
    * - `once`: one job enqueued, and done by whomever; then as `finish`
    * - `produce`: `count` jobs, in transactions of `batch`; each id is written down after its receipt
    * - `schedule`: nothing but what every process does: sweep, and fire schedules; until SIGTERM
+   * - `relay`: delivers the messages of the outbox `Events` to `url` until SIGTERM
    * - `hold`: SQLite's write lock, for `holdMillis`, by a plain connection
    */
-  readonly role: "work" | "finish" | "once" | "produce" | "schedule" | "hold"
+  readonly role: "work" | "finish" | "once" | "produce" | "schedule" | "relay" | "hold"
+  readonly url?: string
   readonly count?: number
   readonly batch?: number
   readonly concurrency?: number
@@ -58,3 +60,7 @@ export const task = (act: Task["act"], millis = 0): Task => new Task({ act, mill
 export const firstTime = (act: Task["act"], millis = 0): Task => new Task({ act, millis, first: true })
 
 export const Tasks = Queue.make("tasks", { payload: Task })
+
+export class Event extends Schema.Class<Event>("Event")({ key: Schema.NullOr(Schema.String), n: Schema.Number }) {}
+
+export const Events = Outbox.make("events", { message: Event, key: ({ key }) => key ?? undefined })
