@@ -48,7 +48,8 @@ export const workerTelemetrySuite: Suite = (engine, options) => {
         const { named, tracer } = makeRecorder()
         return Effect.gen(function* () {
           const queue = freshQueue()
-          const { headers, worker } = yield* listening(queue)
+          // A worker that is started in a span, as Layers often are, lives longer than that
+          const { headers, worker } = yield* Effect.withSpan(listening(queue), "start")
           const { id } = yield* Effect.withSpan(queue.enqueue(1), "request")
           yield* Testing.advance("1 second")
           const [request] = named("request")
@@ -458,11 +459,15 @@ export const workerTelemetrySuite: Suite = (engine, options) => {
             claim: (request) =>
               Effect.suspend(() => {
                 claims++
-                return real.claim(request)
-              })
+                return Effect.withSpan(real.claim(request), "claim")
+              }),
+            renew: (renewals) => Effect.withSpan(real.renew(renewals), "renew"),
+            settle: (...args) => Effect.withSpan(real.settle(...args), "settle"),
+            counts: (name) => Effect.withSpan(real.counts(name), "counts")
           }),
           Effect.gen(function* () {
             yield* Effect.withTracerEnabled(swept.enqueue(1, { expires: "50 millis" }), false)
+            yield* Layer.build(Telemetry.layer({ every: "100 millis" }))
             yield* observe(queue, { handler: () => Effect.sync(() => handled++), visibilityTimeout: "300 millis" })
             yield* eventually(
               "six looks for work",
