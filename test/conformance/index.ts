@@ -7,6 +7,7 @@ import { expirySuite } from "./expiry.js"
 import { leaseSuite } from "./lease.js"
 import { lockSuite } from "./lock.js"
 import { namespaceSuite } from "./namespace.js"
+import { orderingSuite } from "./ordering.js"
 import { outboxSuite } from "./outbox.js"
 import { refusalSuite } from "./refusal.js"
 import { settleSuite } from "./settle.js"
@@ -39,6 +40,7 @@ const suites: ReadonlyArray<Suite> = [
   expirySuite,
   errorsSuite,
   transactionSuite,
+  orderingSuite,
   lockSuite,
   wakeSuite,
   namespaceSuite

@@ -20,7 +20,6 @@ import { moveLapsed, page } from "./moveLapsed.js"
 import { makeOperations } from "./operations.js"
 import type { Claimed } from "./statements/claim.js"
 import { needsTransaction } from "./statements/enqueue.js"
-import { marksPerPass } from "./statements/lanes.js"
 import { claimedRow, int } from "./statements/rows.js"
 import { fromStart } from "./statements/sweep.js"
 import { makeStore, none } from "./store.js"
@@ -65,7 +64,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
     const clock = yield* Clock
     const store = yield* makeStore(db, options)
-    const { advance, announce, verbs } = store
+    const { advance, advanceSoon, announce, verbs } = store
     const defined = new Map<string, string>()
 
     const defineQueue: Service["define"] = (settings, by) =>
@@ -137,7 +136,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
               return announce(woken)
             }
           )
-        const changed = met.expired > 0 || advanced.unblocked > 0 || advanced.marks === marksPerPass
+        const changed = met.expired > 0 || advanced.unblocked > 0 || advanced.more
         if (!met.lapsed) return changed
         const lapsed = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
         const { crashed, died, recovered, woken } = lapsed
@@ -164,16 +163,24 @@ const make = (db: Database, options: SqlQueueOptions) =>
         const start = yield* clock.monotonic
         const rows: Array<ReturnType<typeof claimedRow>> = []
         let met = yield* claimOnce(request)
-        for (let round = 0; ; round++) {
+        let round = 0
+        for (; ; round++) {
           rows.push(...met.rows.map((row) => claimedRow(row, start)))
-          if ((met.expired === 0 && !met.lapsed && !met.marked) || round === maxRounds) break
+          const spent = met.expired > 0 || met.lapsed
+          if ((!spent && !met.marked) || round === maxRounds) break
+          // Who has what it asked for does not wait for others' keys
+          if (!spent && rows.length >= request.limit) {
+            yield* advanceSoon(request.queue)
+            break
+          }
           const cleared = yield* clear(request.queue, met)
           if ((!cleared && round > 0) || rows.length >= request.limit) break
           met = yield* claimOnce({ ...request, limit: request.limit - rows.length })
         }
         // Seen and left behind: for free handlers only
         const left = met.seen > met.rows.length
-        const full = left || met.seen >= request.limit + request.prefetch || met.expired > 0 || met.lapsed
+        const behind = round === maxRounds && met.marked
+        const full = left || behind || met.seen >= request.limit + request.prefetch || met.expired > 0 || met.lapsed
         return {
           jobs: rows.sort((a, b) => b.priority - a.priority || a.dueAt - b.dueAt || a.id - b.id),
           more: full,
@@ -191,14 +198,19 @@ const make = (db: Database, options: SqlQueueOptions) =>
             )
             .pipe(
               Effect.tap(({ keyed, woken }) =>
-                Effect.zipRight(keyed ? advanceAfter(queue) : Effect.void, announce(woken))
+                Effect.zipRight(keyed ? advanceAfter(queue, skipLocked) : Effect.void, announce(woken))
               ),
               Effect.map(({ outcomes }) => outcomes)
             )
 
-    /** Whom an ordering key lets go on is looked for at once, outside of every transaction; at the latest by a claim. */
-    const advanceAfter = (queue: string) =>
-      Effect.flatMap(db.joins, (joins) => (joins ? Effect.void : Effect.ignore(advance(queue))))
+    /**
+     * Whom an ordering key lets go on is looked for at once, outside of every transaction; at the latest by a claim. A
+     * worker does not wait for it: it has others to settle.
+     */
+    const advanceAfter = (queue: string, worker: boolean) =>
+      Effect.flatMap(db.joins, (joins) =>
+        joins ? Effect.void : worker ? advanceSoon(queue) : Effect.ignore(advance(queue))
+      )
 
     return {
       define: defineQueue,

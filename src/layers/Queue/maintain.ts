@@ -50,6 +50,8 @@ export const makeSweep = ({ advance, announce, db, verbs }: Store): Service["swe
       }
     })
 
+  const marks = (queue: string) => Effect.repeat(advance(queue), { while: (passed) => passed.more })
+
   const retire = (result: Result) =>
     Effect.gen(function* () {
       for (;;) {
@@ -81,14 +83,14 @@ export const makeSweep = ({ advance, announce, db, verbs }: Store): Service["swe
       yield* expire(queue, result)
       if (queue !== undefined) {
         yield* leases(queue, result)
-        yield* advance(queue)
+        yield* marks(queue)
         return result satisfies SweepResult
       }
       yield* each(
         (after) => db.apart("read", "sweep", (session) => verbs.sweep.nextLeased(session, after)),
         (name) => leases(name, result)
       )
-      yield* each((after) => db.apart("read", "sweep", (session) => verbs.lanes.nextMarked(session, after)), advance)
+      yield* each((after) => db.apart("read", "sweep", (session) => verbs.lanes.nextMarked(session, after)), marks)
       yield* retire(result)
       return result satisfies SweepResult
     })

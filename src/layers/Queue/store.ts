@@ -1,15 +1,47 @@
 /**
  * What the parts of the Queue service share: the database, its verbs, wakes after commits, and ordering keys advanced.
  */
-import { Effect } from "effect"
-import { conflictRetry } from "../../schedule/Polling.js"
+import { Deferred, Effect, FiberId } from "effect"
+import type { StoreError, TransactionOpen } from "../../services/Errors.js"
 import { queueTopic, Wake } from "../../services/Wake.js"
-import type { Database } from "../Database/Database.js"
+import { type Database, detached } from "../Database/Database.js"
 import { makeAnnounce } from "../Wake/announce.js"
 import type { Advanced } from "./statements/lanes.js"
 import { makeVerbs, type SqlQueueOptions } from "./verbs.js"
 
-export const none: Advanced = { marks: 0, unblocked: 0 }
+export const none: Advanced = { unblocked: 0, more: false, missed: false }
+
+/** How often a pass is tried that meets another one. */
+const tries = 5
+
+type Pass = Deferred.Deferred<Advanced, TransactionOpen | StoreError>
+
+/**
+ * One pass at a time per queue; all who ask while one is under way, which may have begun too early for them, share the
+ * next. A pass goes on when nobody waits for it any more: others may.
+ */
+const sharing = (pass: (queue: string) => Effect.Effect<Advanced, TransactionOpen | StoreError>) => {
+  const next = new Map<string, Pass | undefined>()
+  const work = (queue: string, first: Pass): Effect.Effect<void> =>
+    Effect.flatMap(Effect.intoDeferred(pass(queue), first), () => {
+      const waiting = next.get(queue)
+      if (waiting === undefined) {
+        next.delete(queue)
+        return Effect.void
+      }
+      next.set(queue, undefined)
+      return work(queue, waiting)
+    })
+  return (queue: string): Effect.Effect<Pass> =>
+    Effect.suspend(() => {
+      const mine: Pass = next.get(queue) ?? Deferred.unsafeMake(FiberId.none)
+      const busy = next.has(queue)
+      next.set(queue, busy ? mine : undefined)
+      return busy
+        ? Effect.succeed(mine)
+        : Effect.as(Effect.forkDaemon(Effect.uninterruptible(detached(work(queue, mine)))), mine)
+    })
+}
 
 export const makeStore = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
@@ -20,22 +52,39 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
     const wakeTopics = makeAnnounce(db, wake, scope)
     const announce = (queues: Iterable<string>) => wakeTopics(Array.from(queues, queueTopic))
 
-    /** Deals with marks of ordering keys, always in a transaction of its own: see `statements/lanes`. */
-    const advance = (queue: string) =>
-      db.names.engine === "sqlite"
-        ? Effect.succeed(none)
-        : db
-            .apart("write", "advance", (session) => verbs.lanes.advance(session, queue))
-            .pipe(
-              // Two passes that met: the unique index has refused the second, which looks again
-              Effect.retry({
-                schedule: conflictRetry,
-                while: (error) => error._tag === "StoreError" && error.reason === "constraint"
-              }),
-              Effect.tap(({ unblocked }) => (unblocked > 0 ? wake.wake([queueTopic(queue)]) : Effect.void))
-            )
+    const pass = (queue: string, left = tries): Effect.Effect<Advanced, TransactionOpen | StoreError> =>
+      Effect.flatMap(
+        db
+          .apart("write", "advance", (session) => verbs.lanes.advance(session, queue))
+          .pipe(
+            // Two passes that met: the unique index has refused the second, which looks again
+            Effect.retry({
+              times: tries,
+              while: (error) => error._tag === "StoreError" && error.reason === "constraint"
+            })
+          ),
+        (advanced) =>
+          advanced.missed && left > 1
+            ? Effect.zipRight(
+                db.apart("write", "advance", (session) => verbs.lanes.turn(session, queue)),
+                Effect.suspend(() => pass(queue, left - 1))
+              )
+            : Effect.succeed(advanced)
+      )
 
-    return { db, verbs, wakeTopics, announce, advance }
+    const shared = sharing((queue) =>
+      Effect.tap(pass(queue), ({ unblocked }) => (unblocked > 0 ? wake.wake([queueTopic(queue)]) : Effect.void))
+    )
+
+    /** Deals with marks of ordering keys, always in a transaction of its own: see `statements/lanes`. */
+    const advance = (queue: string): Effect.Effect<Advanced, TransactionOpen | StoreError> =>
+      db.names.engine === "sqlite" ? Effect.succeed(none) : Effect.flatMap(shared(queue), Deferred.await)
+
+    /** The same, not waited for. */
+    const advanceSoon = (queue: string): Effect.Effect<void> =>
+      db.names.engine === "sqlite" ? Effect.void : Effect.asVoid(shared(queue))
+
+    return { db, verbs, wakeTopics, announce, advance, advanceSoon }
   })
 
 export type Store = Effect.Effect.Success<ReturnType<typeof makeStore>>

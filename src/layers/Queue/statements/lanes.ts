@@ -14,30 +14,38 @@ import { type Names, type PerEngine, type Session, statement } from "../../engin
 import { int } from "./rows.js"
 
 /** Marks of one pass. */
-export const marksPerPass = 2_000
+const marksPerPass = 2_000
 
 export interface Advanced {
-  /** Marks dealt with; as many as a pass takes means that there may be more. */
-  readonly marks: number
   readonly unblocked: number
+  /** There may be more marks than a pass takes, and it got somewhere with those it took. */
+  readonly more: boolean
+  /** Another pass was under way: nothing was done. */
+  readonly missed: boolean
 }
 
 export interface Lanes {
   /** Deals with the marks of a queue. */
   readonly advance: (session: Session, queue: string) => Effect.Effect<Advanced, StoreError>
+  /** Waits until the pass that is under way, if any, has ended. */
+  readonly turn: (session: Session, queue: string) => Effect.Effect<void, StoreError>
   /** The next queue, by name, that has marks. */
   readonly nextMarked: (session: Session, after: string) => Effect.Effect<string | undefined, StoreError>
 }
 
-/** Nobody of this key is unblocked, and no dead letter holds it. */
+/** Nobody of this key is unblocked, and no dead letter holds it. A LIMIT keeps a planner from reading whole tables. */
 const free = (n: Names, queue: string, key: string): string =>
-  `NOT EXISTS (SELECT 1 FROM ${n.jobs} h WHERE h.queue = ${queue} AND h.ordering_key = ${key} AND h.ordering_key IS NOT NULL AND h.visible_at IS NOT NULL)
-      AND NOT EXISTS (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key})`
+  `(SELECT 1 FROM ${n.jobs} h WHERE h.queue = ${queue} AND h.ordering_key = ${key} AND h.ordering_key IS NOT NULL AND h.visible_at IS NOT NULL LIMIT 1) IS NULL
+      AND (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key} LIMIT 1) IS NULL`
 
 /**
- * One pass at a time per queue, by a lock that is not waited for and ends with the statement's transaction: two passes
- * with different snapshots could unblock two jobs of one key. The one that could slip between the snapshot and the lock
- * is refused by the unique index, and tried again by the caller.
+ * One pass at a time per queue, by a lock that ends with the statement's transaction: two passes with different
+ * snapshots could unblock two jobs of one key. The one that could slip between the snapshot and the lock is refused by
+ * the unique index, and tried again by the caller.
+ *
+ * A job that somebody has locked (to replace, change or cancel it in a transaction of theirs) is not waited for: its key
+ * is marked again, behind the others. The comparison of rows makes every planner find the first job of a key in
+ * `jobs_ordered`: by `id` alone it might walk through all jobs.
  */
 const postgres = (n: Names, notify: boolean): Lanes => {
   const pass = statement(
@@ -48,29 +56,39 @@ const postgres = (n: Names, notify: boolean): Lanes => {
     ), marks AS MATERIALIZED (
       SELECT m.id, m.ordering_key FROM ${n.laneMarks} m
       WHERE m.queue = :queue AND (SELECT mine FROM turn) ORDER BY m.queue, m.id LIMIT ${marksPerPass} FOR UPDATE SKIP LOCKED
-    ), next AS MATERIALIZED (
-      SELECT (SELECT j.id FROM ${n.jobs} j WHERE j.queue = :queue AND j.ordering_key = k.ordering_key ORDER BY j.id LIMIT 1) AS id
-      FROM (SELECT DISTINCT ordering_key FROM marks) k
-      WHERE ${free(n, ":queue", "k.ordering_key")}
+    ), heads AS MATERIALIZED (
+      SELECT f.id, k.ordering_key FROM (SELECT DISTINCT ordering_key FROM marks) k CROSS JOIN LATERAL (
+        SELECT j.id, j.queue, j.ordering_key FROM ${n.jobs} j
+        WHERE j.ordering_key IS NOT NULL AND (j.queue, j.ordering_key, j.id) > (:queue, k.ordering_key, 0)
+        ORDER BY j.queue, j.ordering_key, j.id LIMIT 1
+      ) f WHERE f.queue = :queue AND f.ordering_key = k.ordering_key AND ${free(n, ":queue", "k.ordering_key")}
+    ), held AS MATERIALIZED (
+      SELECT j.id FROM ${n.jobs} j WHERE j.id = ANY (ARRAY(SELECT id FROM heads)) AND j.visible_at IS NULL FOR UPDATE SKIP LOCKED
     ), unblocked AS (
-      UPDATE ${n.jobs} j SET visible_at = j.due_at
-      WHERE j.id = ANY (ARRAY(SELECT id FROM next WHERE id IS NOT NULL)) AND j.visible_at IS NULL AND j.token IS NULL
-      RETURNING j.id
+      UPDATE ${n.jobs} j SET visible_at = j.due_at WHERE j.id = ANY (ARRAY(SELECT id FROM held)) RETURNING j.id
     ), done AS (
       DELETE FROM ${n.laneMarks} WHERE id = ANY (ARRAY(SELECT id FROM marks))
+    ), again AS (
+      INSERT INTO ${n.laneMarks} (queue, ordering_key)
+      SELECT :queue, h.ordering_key FROM heads h WHERE h.id <> ALL (ARRAY(SELECT id FROM held)) RETURNING id
     )${notify ? `, note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM (SELECT 1 FROM unblocked LIMIT 1) AS one)` : ""}
-    SELECT (SELECT count(*) FROM marks) AS marks, (SELECT count(*) FROM unblocked) AS unblocked${notify ? ", (SELECT count(*) FROM note) AS noted" : ""}`
+    SELECT mine, (SELECT count(*) FROM marks) AS marks, (SELECT count(DISTINCT ordering_key) FROM marks) - (SELECT count(*) FROM again) AS settled, (SELECT count(*) FROM unblocked) AS unblocked${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM turn`
   )
+  const turn = statement(n, "advance_turn", "SELECT pg_advisory_xact_lock(hashtextextended(:lane, 0))")
   const nextMarked = statement(
     n,
     "advance_queues",
     `SELECT queue FROM ${n.laneMarks} WHERE queue > :after ORDER BY queue LIMIT 1`
   )
+  const lane = (queue: string) => `alkstore:lanes:${n.namespace}:${queue}`
   return {
     advance: (session, queue) =>
-      session
-        .execute(pass, { queue, lane: `alkstore:lanes:${n.namespace}:${queue}`, channel: n.channel })
-        .pipe(Effect.map(([row]) => ({ marks: int(row?.marks), unblocked: int(row?.unblocked) }))),
+      Effect.map(session.execute(pass, { queue, lane: lane(queue), channel: n.channel }), ([row]) => ({
+        unblocked: int(row?.unblocked),
+        more: int(row?.marks) === marksPerPass && int(row?.settled) > 0,
+        missed: row?.mine !== true
+      })),
+    turn: (session, queue) => Effect.asVoid(session.execute(turn, { lane: lane(queue) })),
     nextMarked: (session, after) =>
       Effect.map(session.execute(nextMarked, { after }), ([row]) => (row === undefined ? undefined : String(row.queue)))
   }
@@ -91,7 +109,8 @@ export const advanceKey = (n: Names) => {
 }
 
 const sqlite = (): Lanes => ({
-  advance: () => Effect.succeed({ marks: 0, unblocked: 0 }),
+  advance: () => Effect.succeed({ unblocked: 0, more: false, missed: false }),
+  turn: () => Effect.void,
   nextMarked: () => Effect.succeed(undefined)
 })
 
