@@ -1,7 +1,7 @@
 /** What a PostgreSQL and the network before it can do to a worker, an enqueue and a transaction. */
-import { Queue, Wake } from "alkstore"
+import { Queue, Wake, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
-import { Context, Duration, Effect, Either, Layer, Redacted } from "effect"
+import { Context, Duration, Effect, Either, Layer, Redacted, Schedule, Schema } from "effect"
 import pg from "pg"
 import { afterAll, beforeAll, describe, expect, it } from "vitest"
 import { diary, Letters, live, logs, wait } from "../support/outages.js"
@@ -10,6 +10,8 @@ import { type Proxy, startProxy } from "../support/proxy.js"
 
 /** Of every url of this file; the server trusts everybody but `app`. It must never be seen again. */
 const secret = "hunter2"
+
+const Effects = Queue.make("effects", { payload: Schema.String })
 
 let server: Postgres
 
@@ -317,6 +319,69 @@ describe("answers that are lost", () => {
         }
         yield* Queue.transaction(send(mine, "after")).pipe(Effect.provide(mine))
         expect(yield* rowsOf(url)).toHaveLength(6)
+      })
+    ))
+
+  /** A worker whose handlers write a job of another queue in their transaction. */
+  const transactional = (mine: Context.Context<Pg.Services>, before: (attempt: number) => void = () => {}) =>
+    Effect.gen(function* () {
+      const runs: Array<string> = []
+      const worker = yield* Worker.make(Letters, {
+        transactional: true,
+        visibilityTimeout: "5 seconds",
+        retry: Schedule.spaced("50 millis"),
+        handler: (job) =>
+          Effect.gen(function* () {
+            runs.push(`${job.payload}, ${job.attempt}`)
+            yield* Effects.enqueue(job.payload)
+            before(job.attempt)
+          })
+      })
+      return { runs, worker, acked: async () => (await Effect.runPromise(worker.status)).acked }
+    }).pipe(Effect.provide(mine))
+
+  const effectsOf = (url: string) =>
+    Effect.map(query(url, "SELECT payload FROM alkstore.jobs WHERE queue = 'effects' ORDER BY id"), (rows) =>
+      rows.map(({ payload }) => JSON.parse(payload))
+    )
+
+  it("G122: a transactional handler whose COMMIT was answered to nobody has run, once", () =>
+    live(
+      Effect.gen(function* () {
+        const { proxy, url } = yield* database
+        const mine = yield* engine(proxy.url)
+        const producer = yield* engine(url, { listen: false })
+        const { acked, runs, worker } = yield* transactional(mine)
+        const rounds = [1, 2, 3, 4, 5].map((round) => `round ${round}`)
+        for (const [done, round] of rounds.entries()) {
+          const swallowed = proxy.swallowReply("COMMIT")
+          yield* send(producer, round)
+          yield* Effect.promise(() => swallowed)
+          yield* wait("it counts", async () => (await acked()) === done + 1)
+        }
+        expect(runs).toEqual(rounds.map((round) => `${round}, 1`))
+        expect(yield* effectsOf(url)).toEqual(rounds)
+        expect(yield* rowsOf(url)).toHaveLength(5)
+        expect(yield* worker.status).toMatchObject({ acked: 5, lost: 0, retried: 0, released: 0 })
+      })
+    ))
+
+  it("G120, G122: one whose connection is cut before the COMMIT has written nothing, and runs again", () =>
+    live(
+      Effect.gen(function* () {
+        const { proxy, url } = yield* database
+        const mine = yield* engine(proxy.url)
+        const producer = yield* engine(url, { listen: false })
+        const { acked, runs, worker } = yield* transactional(mine, (attempt) => {
+          if (attempt === 1) proxy.cut()
+        })
+        for (const round of ["a", "b", "c"]) yield* send(producer, round)
+        yield* wait("all are done", async () => (await acked()) === 3, 20_000)
+        const effects = yield* effectsOf(url)
+        expect([...effects].sort()).toEqual(["a", "b", "c"])
+        expect(runs.length).toBeGreaterThan(3)
+        expect(yield* worker.status).toMatchObject({ acked: 3, dead: 0 })
+        expect(yield* rowsOf(url)).toHaveLength(3)
       })
     ))
 

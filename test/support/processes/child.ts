@@ -3,7 +3,7 @@ import { appendFileSync } from "node:fs"
 import { runMain } from "@effect/platform-node/NodeRuntime"
 import { type Job, Outbox, Queue, Worker } from "alkstore"
 import { Effect, Either, Layer, Redacted, Schedule, Stream } from "effect"
-import { type Config, type Entry, Events, type Task, Tasks, task } from "./config.js"
+import { type Config, Effects, type Entry, Events, type Task, Tasks, task } from "./config.js"
 
 const config: Config = JSON.parse(process.argv[2] ?? "")
 
@@ -50,7 +50,7 @@ const perform = (job: Job.Job<Task>): Effect.Effect<void> => {
 const handler = (job: Job.Job<Task>) => {
   const ref = { id: job.id, attempt: job.attempt }
   write("start", ref)
-  return perform(job).pipe(
+  return (config.transactional === true ? Effect.zipRight(Effects.enqueue(job.id), perform(job)) : perform(job)).pipe(
     Effect.tap(() => write("end", ref)),
     Effect.onInterrupt(() => Effect.sync(() => write("interrupted", ref)))
   )
@@ -64,6 +64,7 @@ const worker = Effect.gen(function* () {
     visibilityTimeout: config.visibilityMillis,
     stuckAfter: config.stuckAfterMillis,
     shutdownGrace: config.graceMillis,
+    transactional: config.transactional,
     retry: Schedule.spaced("10 millis")
   })
   yield* worker.events.pipe(
@@ -75,6 +76,10 @@ const worker = Effect.gen(function* () {
     ),
     Effect.forkScoped
   )
+  if (config.killAfterAck === true) {
+    const acked = worker.status.pipe(Effect.repeat({ until: ({ acked }) => acked > 0, schedule: Schedule.spaced(1) }))
+    yield* Effect.forkScoped(Effect.map(acked, () => process.kill(process.pid, "SIGKILL")))
+  }
   write("ready")
   return worker
 })

@@ -29,6 +29,10 @@ export interface Config {
   readonly holdMillis?: number
   /** `schedule` ends itself by SIGKILL before it executes the last of these statements, when it has come by the others. */
   readonly killAt?: ReadonlyArray<string>
+  /** Handlers write a job of the queue `effects`, and their ack commits with it. */
+  readonly transactional?: boolean
+  /** The process ends itself by SIGKILL as soon as its worker has acked a job. */
+  readonly killAfterAck?: boolean
 }
 
 export interface Entry {
@@ -64,3 +68,6 @@ export const Tasks = Queue.make("tasks", { payload: Task })
 export class Event extends Schema.Class<Event>("Event")({ key: Schema.NullOr(Schema.String), n: Schema.Number }) {}
 
 export const Events = Outbox.make("events", { message: Event, key: ({ key }) => key ?? undefined })
+
+/** What transactional handlers write: the id of their job. */
+export const Effects = Queue.make("effects", { payload: Schema.Number })
