@@ -19,8 +19,9 @@ import {
   type TransactionOpen
 } from "./services/Errors.js"
 import { decoder } from "./services/encode.js"
+import type { DeadRow, LiveRow } from "./services/JobRows.js"
 import type { Definition } from "./services/Queue.js"
-import { type DeadRow, type LiveRow, Queue } from "./services/QueueStore.js"
+import { Queue } from "./services/QueueStore.js"
 
 const memory = (options: Options) =>
   layerWith(

@@ -7,8 +7,8 @@
 import type { Effect } from "effect"
 import type { ForeignTransaction, StoreError, TransactionOpen } from "./Errors.js"
 import type { JobError } from "./Job.js"
+import type { CompletedRow, DeadRow, LiveRow } from "./JobRows.js"
 import type { DeadReason, JobState } from "./JobState.js"
-import type { CompletedRow, DeadRow, LiveRow } from "./QueueStore.js"
 
 type Refused = ForeignTransaction | TransactionOpen | StoreError
 

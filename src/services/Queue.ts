@@ -26,6 +26,7 @@ import { receiving, sending } from "./telemetry.js"
 export type { Defaults, EnqueueOptions } from "./EnqueueOptions.js"
 export { deadEnvelope } from "./envelope.js"
 export type { DeadLetterFilter, JobFilter, Reschedule } from "./filters.js"
+export type { CompletedRow, DeadRow, LiveRow } from "./JobRows.js"
 export type {
   CancelOutcome,
   ChangeOutcome,
@@ -36,16 +37,7 @@ export type {
   Requeued
 } from "./Operations.js"
 export type { DeadLetters, QueueOperations, RequeueOptions, Tally } from "./operate.js"
-export {
-  type CompletedRow,
-  type DeadRow,
-  type LiveRow,
-  Queue,
-  type QueueSettings,
-  type Receipt,
-  type Service,
-  type SweepResult
-} from "./QueueStore.js"
+export { Queue, type QueueSettings, type Receipt, type Service, type SweepResult } from "./QueueStore.js"
 
 /**
  * @since 0.1.0

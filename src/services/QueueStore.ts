@@ -6,9 +6,9 @@
  */
 import { Context, type Effect } from "effect"
 import type { EnqueueUncertain, ForeignTransaction, InvalidArgument, StoreError, TransactionOpen } from "./Errors.js"
-import type { JobError } from "./Job.js"
-import type { DeadReason, JobState } from "./JobState.js"
-import type { Service as Operations, PastLife } from "./Operations.js"
+import type { LiveRow } from "./JobRows.js"
+import type { JobState } from "./JobState.js"
+import type { Service as Operations } from "./Operations.js"
 import type { ClaimedRow, Settlement, SettleOutcome } from "./Settlement.js"
 
 /**
@@ -134,95 +134,6 @@ export interface Renewal {
 export type RenewOutcome = "renewed" | "gone" | "lost" | "busy" | "cancelled"
 
 /**
- * A live job, as it stands in the database.
- *
- * @since 0.1.0
- * @category models
- */
-export interface LiveRow {
-  readonly id: number
-  readonly queue: string
-  readonly state: JobState
-  readonly payload: string
-  readonly priority: number
-  readonly attempt: number
-  readonly maxAttempts: number
-  readonly crashes: number
-  readonly failures: number
-  readonly enqueuedAt: number
-  readonly dueAt: number
-  readonly expiresAt: number | null
-  readonly dedupeKey: string | null
-  readonly orderingKey: string | null
-  readonly headers: string | null
-  readonly worker: string | null
-  /** When it was claimed, while it is leased. */
-  readonly claimedAt: number | null
-  readonly deadline: number | null
-  readonly cancelRequested: boolean
-  readonly progress: string | null
-  readonly errors: ReadonlyArray<JobError>
-  /** Earlier lives of the job, which ended in the dead letters; the latest last, at most five. */
-  readonly history: ReadonlyArray<PastLife>
-}
-
-/**
- * A dead letter, as it stands in the database.
- *
- * @since 0.1.0
- * @category models
- */
-export interface DeadRow {
-  readonly id: number
-  readonly queue: string
-  readonly reason: DeadReason
-  readonly payload: string
-  readonly priority: number
-  readonly attempts: number
-  readonly maxAttempts: number
-  readonly crashes: number
-  readonly failures: number
-  readonly enqueuedAt: number
-  readonly dueAt: number
-  readonly diedAt: number
-  readonly expiresAt: number | null
-  readonly dedupeKey: string | null
-  readonly orderingKey: string | null
-  readonly headers: string | null
-  readonly progress: string | null
-  readonly errors: ReadonlyArray<JobError>
-  /** Earlier lives of the job, which ended in the dead letters too; the latest last, at most five. */
-  readonly history: ReadonlyArray<PastLife>
-}
-
-/**
- * A completed job that its queue retains, as it stands in the database.
- *
- * @since 0.1.0
- * @category models
- */
-export interface CompletedRow {
-  readonly id: number
-  readonly queue: string
-  readonly payload: string
-  readonly priority: number
-  readonly attempts: number
-  readonly maxAttempts: number
-  readonly crashes: number
-  readonly failures: number
-  readonly enqueuedAt: number
-  readonly dueAt: number
-  readonly completedAt: number
-  readonly expiresAt: number | null
-  readonly dedupeKey: string | null
-  readonly orderingKey: string | null
-  readonly headers: string | null
-  readonly progress: string | null
-  readonly errors: ReadonlyArray<JobError>
-  readonly history: ReadonlyArray<PastLife>
-}
-
-/**
  * What a sweep did.
  *
  * @since 0.1.0
@@ -276,8 +187,8 @@ export interface Service extends Operations {
     renewals: ReadonlyArray<Renewal>
   ) => Effect.Effect<ReadonlyArray<RenewOutcome>, TransactionOpen | StoreError>
   /**
-   * Expires what has expired and gives back or dead-letters what has a lapsed lease, of one queue or of all, in
-   * pages, until none is left. Safe to run anywhere, at any time, by several at once. Never part of a transaction.
+   * Expires what has expired, gives back or dead-letters what has a lapsed lease, and deletes what has been retained
+   * long enough, of one queue or of all, in pages, until none is left. Safe to run anywhere, at any time, by several at once. Never part of a transaction.
    */
   readonly sweepExpired: (queue?: string) => Effect.Effect<SweepResult, TransactionOpen | StoreError>
   /** Live jobs of a queue by id. */

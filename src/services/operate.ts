@@ -6,9 +6,10 @@ import type { InvalidArgument, QueueError } from "./Errors.js"
 import { decoder } from "./encode.js"
 import { type DeadLetterFilter, deadFilter, type JobFilter, liveFilter, newTime, type Reschedule } from "./filters.js"
 import { checkDuration, checkInteger } from "./input.js"
+import type { CompletedRow, DeadRow, LiveRow } from "./JobRows.js"
 import { countDied } from "./metrics.js"
 import type { CancelOutcome, Change, ChangeOutcome, Counts, Requeued } from "./Operations.js"
-import { type CompletedRow, type DeadRow, type LiveRow, Queue, type QueueSettings } from "./QueueStore.js"
+import { Queue, type QueueSettings } from "./QueueStore.js"
 
 /** A queue that dead letters may be moved to. */
 interface Target {

@@ -52,12 +52,12 @@ export const makeSweep = ({ advance, announce, db, verbs }: Store): Service["swe
 
   const marks = (queue: string) => Effect.repeat(advance(queue), { while: (passed) => passed.more })
 
-  const retire = (result: Result) =>
+  const retire = (queue: string | undefined, result: Result) =>
     Effect.gen(function* () {
       for (;;) {
-        const due = yield* db.apart("read", "sweep", (session) => verbs.sweep.due(session))
+        const due = yield* db.apart("read", "sweep", (session) => verbs.sweep.due(session, queue))
         if (!due) return
-        const purged = yield* db.apart("write", "sweep", (session) => verbs.letters.retire(session, page))
+        const purged = yield* db.apart("write", "sweep", (session) => verbs.letters.retire(session, queue, page))
         const freed = yield* db.apart("write", "sweep", (session) => verbs.sweep.freeKeys(session, page))
         result.purged += purged
         if (purged + freed === 0) return
@@ -84,6 +84,7 @@ export const makeSweep = ({ advance, announce, db, verbs }: Store): Service["swe
       if (queue !== undefined) {
         yield* leases(queue, result)
         yield* marks(queue)
+        yield* retire(queue, result)
         return result satisfies SweepResult
       }
       yield* each(
@@ -91,7 +92,7 @@ export const makeSweep = ({ advance, announce, db, verbs }: Store): Service["swe
         (name) => leases(name, result)
       )
       yield* each((after) => db.apart("read", "sweep", (session) => verbs.lanes.nextMarked(session, after)), marks)
-      yield* retire(result)
+      yield* retire(undefined, result)
       return result satisfies SweepResult
     })
 }

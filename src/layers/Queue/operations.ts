@@ -2,8 +2,8 @@
  * What operators and programs ask of queues: dead letters, cancellation, changes, pauses, counts.
  */
 import { Effect } from "effect"
+import type { DeadRow } from "../../services/JobRows.js"
 import type { DeadFilter, Requeued, Service } from "../../services/Operations.js"
-import type { DeadRow } from "../../services/QueueStore.js"
 import { controlTopic, queueTopic } from "../../services/Wake.js"
 import { page } from "./moveLapsed.js"
 import { fromEnd } from "./statements/letterReads.js"

@@ -3,8 +3,8 @@
  */
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
+import type { LiveRow } from "../../../services/JobRows.js"
 import type { Found } from "../../../services/Operations.js"
-import type { LiveRow } from "../../../services/QueueStore.js"
 import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
 import { completedRow, deadRow, int, liveRow } from "./rows.js"
 import type { Cursor } from "./sweep.js"

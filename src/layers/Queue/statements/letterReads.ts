@@ -3,8 +3,8 @@
  * of the index that begins with it, and the answers are merged: letters of another reason are not met.
  */
 import { Effect } from "effect"
+import type { DeadRow } from "../../../services/JobRows.js"
 import type { DeadFilter } from "../../../services/Operations.js"
-import type { DeadRow } from "../../../services/QueueStore.js"
 import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
 import type { Letters } from "./letters.js"
 import { completedRow, deadRow, intOrNull } from "./rows.js"

@@ -5,8 +5,8 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import { withLife } from "../../../services/History.js"
+import type { CompletedRow, DeadRow } from "../../../services/JobRows.js"
 import type { DeadFilter } from "../../../services/Operations.js"
-import type { CompletedRow, DeadRow } from "../../../services/QueueStore.js"
 import { type Names, nextval, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { advanceKey } from "./lanes.js"
 import { letterReads } from "./letterReads.js"
@@ -49,8 +49,8 @@ export interface Letters {
     before: Cursor,
     limit: number
   ) => Effect.Effect<ReadonlyArray<CompletedRow>, StoreError>
-  /** Deletes a page of what its queue retains no longer; letters that hold their ordering key stay. */
-  readonly retire: (session: Session, limit: number) => Effect.Effect<number, StoreError>
+  /** Deletes a page of what its queue retains no longer, of one queue or of all; letters that hold their ordering key stay. */
+  readonly retire: (session: Session, queue: string | undefined, limit: number) => Effect.Effect<number, StoreError>
 }
 
 /** What ended there is history now, and counts afresh. */
@@ -65,10 +65,10 @@ const same =
   "payload, priority, max_attempts, enqueued_at, expires_ms, dedupe_key, dedupe_scope, dedupe_window_ms, ordering_key, headers, progress"
 
 /** Retention of what has died or is completed, queue by queue, from the oldest. */
-const retired = (n: Names, table: string, at: string, setting: string, extra: string) =>
+const retired = (n: Names, scope: string, table: string, at: string, setting: string, extra: string) =>
   `SELECT d.id FROM ${n.queues} q CROSS JOIN LATERAL (
         SELECT l.id FROM ${table} l WHERE l.queue = q.name AND l.${at} <= ${n.now} - q.${setting}${extra} ORDER BY l.${at}, l.id LIMIT :limit
-      ) d WHERE q.${setting} IS NOT NULL LIMIT :limit`
+      ) d WHERE q.${setting} IS NOT NULL${scope} LIMIT :limit`
 
 const holds = (n: Names) => ` AND NOT EXISTS (SELECT 1 FROM ${n.laneBlocks} b WHERE b.letter_id = l.id)`
 
@@ -133,14 +133,17 @@ const postgres = (n: Names, notify: boolean): Letters => {
     )${note("marks")}
     SELECT (SELECT count(*) FROM gone) AS purged, (SELECT count(*) FROM marks) AS marks${noted}`
   )
-  const retire = (name: string, table: string, at: string, setting: string, extra: string) =>
-    statement(
-      n,
-      name,
-      `DELETE FROM ${table} WHERE id = ANY (ARRAY(${retired(n, table, at, setting, extra).replaceAll(":limit", ":limit::integer")})) RETURNING id`
-    )
-  const dead = retire("retire_dead", n.deadLetters, "died_at", "retain_dead_ms", holds(n))
-  const done = retire("retire_completed", n.completedJobs, "completed_at", "retain_completed_ms", "")
+  const retire = (name: string, table: string, at: string, setting: string, extra: string) => {
+    const text = (suffix: string, scope: string) => {
+      const ids = retired(n, scope, table, at, setting, extra).replaceAll(":limit", ":limit::integer")
+      return statement(n, `${name}${suffix}`, `DELETE FROM ${table} WHERE id = ANY (ARRAY(${ids})) RETURNING id`)
+    }
+    return { all: text("", ""), one: text("_of", " AND q.name = :queue") }
+  }
+  const retirements = [
+    retire("retire_dead", n.deadLetters, "died_at", "retain_dead_ms", holds(n)),
+    retire("retire_completed", n.completedJobs, "completed_at", "retain_completed_ms", "")
+  ]
   return {
     ...letterReads(n),
     requeue: (session, letters, to, delay) =>
@@ -156,8 +159,13 @@ const postgres = (n: Names, notify: boolean): Letters => {
         purged: int(row?.purged),
         freed: int(row?.marks) > 0
       })),
-    retire: (session, limit) =>
-      Effect.zipWith(session.execute(dead, { limit }), session.execute(done, { limit }), (a, b) => a.length + b.length)
+    retire: (session, queue, limit) =>
+      Effect.map(
+        Effect.forEach(retirements, ({ all, one }) =>
+          session.execute(queue === undefined ? all : one, { queue, limit })
+        ),
+        (gone) => gone.flat().length
+      )
   }
 }
 
@@ -193,7 +201,7 @@ const sqlite = (n: Names): Letters => {
     queues: statement(
       n,
       `${name}_queues`,
-      `SELECT name, ${setting} AS keep FROM ${n.queues} WHERE ${setting} IS NOT NULL`
+      `SELECT name, ${setting} AS keep FROM ${n.queues} WHERE ${setting} IS NOT NULL AND (:queue IS NULL OR name = :queue)`
     ),
     remove: statement(
       n,
@@ -238,12 +246,12 @@ const sqlite = (n: Names): Letters => {
         }
         return { purged, freed }
       }),
-    retire: (session, limit) =>
+    retire: (session, queue, limit) =>
       Effect.gen(function* () {
         let count = 0
         for (const { queues, remove: gone } of retirements)
-          for (const { keep, name: queue } of yield* session.execute(queues, {}))
-            count += (yield* session.execute(gone, { queue, keep, limit })).length
+          for (const { keep, name } of yield* session.execute(queues, { queue: queue ?? null }))
+            count += (yield* session.execute(gone, { queue: name, keep, limit })).length
         return count
       })
   }

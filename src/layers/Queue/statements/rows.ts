@@ -4,9 +4,9 @@
  */
 
 import { errorsOf, livesOf } from "../../../services/History.js"
+import type { CompletedRow, DeadRow, LiveRow } from "../../../services/JobRows.js"
 import type { DeadReason, JobState } from "../../../services/JobState.js"
 import { stateOf } from "../../../services/JobState.js"
-import type { CompletedRow, DeadRow, LiveRow } from "../../../services/QueueStore.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
 import type { Row } from "../../engine.js"
 

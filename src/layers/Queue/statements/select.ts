@@ -5,8 +5,8 @@
  */
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
+import type { LiveRow } from "../../../services/JobRows.js"
 import type { LiveFilter } from "../../../services/Operations.js"
-import type { LiveRow } from "../../../services/QueueStore.js"
 import { type Names, type PerEngine, type Session, type Statement, statement } from "../../engine.js"
 import { int, liveRow } from "./rows.js"
 

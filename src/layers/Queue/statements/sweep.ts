@@ -39,8 +39,8 @@ export interface Sweep {
     after: Cursor,
     limit: number
   ) => Effect.Effect<ReadonlyArray<LapsedRow>, StoreError>
-  /** Whether a retention or a dedupe window may have passed. */
-  readonly due: (session: Session) => Effect.Effect<boolean, StoreError>
+  /** Whether a retention may have passed, of one queue or of all, or a dedupe window. */
+  readonly due: (session: Session, queue: string | undefined) => Effect.Effect<boolean, StoreError>
   /** Deletes dedupe keys whose window has passed; answers how many. */
   readonly freeKeys: (session: Session, limit: number) => Effect.Effect<number, StoreError>
 }
@@ -77,15 +77,23 @@ const lapsed = (n: Names, condition: string) => {
 }
 
 const due = (n: Names) => {
-  const passed = (table: string, at: string, setting: string) =>
-    `EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.${setting} IS NOT NULL AND (SELECT min(l.${at}) FROM ${table} l WHERE l.queue = q.name) <= ${n.now} - q.${setting})`
-  const text = statement(
-    n,
+  const text = (name: string, scope: string, keys: string) => {
+    const passed = (table: string, at: string, setting: string) =>
+      `EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.${setting} IS NOT NULL${scope} AND (SELECT min(l.${at}) FROM ${table} l WHERE l.queue = q.name) <= ${n.now} - q.${setting})`
+    return statement(
+      n,
+      name,
+      `SELECT 1 AS due WHERE ${passed(n.deadLetters, "died_at", "retain_dead_ms")} OR ${passed(n.completedJobs, "completed_at", "retain_completed_ms")}${keys}`
+    )
+  }
+  const all = text(
     "sweep_due",
-    `SELECT 1 AS due WHERE ${passed(n.deadLetters, "died_at", "retain_dead_ms")} OR ${passed(n.completedJobs, "completed_at", "retain_completed_ms")}
-      OR EXISTS (SELECT 1 FROM ${n.dedupeKeys} WHERE free_at IS NOT NULL AND free_at <= ${n.now})`
+    "",
+    ` OR EXISTS (SELECT 1 FROM ${n.dedupeKeys} WHERE free_at IS NOT NULL AND free_at <= ${n.now})`
   )
-  return (session: Session) => Effect.map(session.execute(text, {}), (rows) => rows.length > 0)
+  const one = text("sweep_due_of", " AND q.name = :queue", "")
+  return (session: Session, queue: string | undefined) =>
+    Effect.map(session.execute(queue === undefined ? all : one, { queue }), (rows) => rows.length > 0)
 }
 
 const freeKeys = (n: Names, lock: string, pick: (select: string) => string) => {
