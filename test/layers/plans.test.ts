@@ -22,6 +22,7 @@ import {
 } from "../../src/layers/engine.js"
 import { claim } from "../../src/layers/Queue/statements/claim.js"
 import { enqueue } from "../../src/layers/Queue/statements/enqueue.js"
+import { lanes } from "../../src/layers/Queue/statements/lanes.js"
 import { renew } from "../../src/layers/Queue/statements/renew.js"
 import { settle } from "../../src/layers/Queue/statements/settle.js"
 import { fromStart, sweep } from "../../src/layers/Queue/statements/sweep.js"
@@ -80,6 +81,37 @@ const hot = (names: Names, leased: ReadonlyArray<Leased>): Readonly<Record<strin
   }
 }
 
+const newJob = {
+  payload: "{}",
+  priority: 0,
+  maxAttempts: 20,
+  delayMillis: 0,
+  runAt: null,
+  expiresMillis: null,
+  expiresAt: null,
+  dedupeKey: null,
+  dedupeScope: null,
+  dedupeWindowMillis: null,
+  replace: false,
+  orderingKey: null,
+  headers: null
+}
+
+/** What ordering keys add: jobs of ten keys that have others, of ten that have none, and all that become free. */
+const ordered = (names: Names, leased: ReadonlyArray<Leased>): Readonly<Record<string, Run>> => {
+  const jobs = Array.from({ length: batch }, (_, n) => [`key ${n + 1}`, `new ${n}`, "long"])
+    .flat()
+    .map((orderingKey) => ({ ...newJob, orderingKey }))
+  const { claim: _claim, ...others } = hot(names, leased)
+  return {
+    ...others,
+    claim: claimOf(names, "q"),
+    advance: (session) => lanes[names.engine](names, true).advance(session, "q"),
+    "advance: queues": (session) => lanes[names.engine](names, true).nextMarked(session, ""),
+    enqueue: (session) => enqueue[names.engine](names, true)(session, "q", jobs)
+  }
+}
+
 describe("PostgreSQL", () => {
   const names = postgresNames("alkstore", "database")
   const clients: Array<pg.Client> = []
@@ -114,7 +146,8 @@ describe("PostgreSQL", () => {
     const execute = (statement: Statement, parameters: Parameters) =>
       Effect.sync(() => {
         recorded.push({ name: statement.name, text: statement.text, values: positional(statement, parameters) })
-        return []
+        // An enqueue goes on until each job has a receipt
+        return statement.name === "enqueue_keyed" ? Array.from({ length: 3 * batch }, (_, n) => ({ n: n + 1 })) : []
       })
     Effect.runSync(run({ writes: true, joined: false, execute }))
     return recorded
@@ -172,9 +205,9 @@ describe("PostgreSQL", () => {
     return rows
   }
 
-  const measure = async (client: pg.Client): Promise<Readonly<Record<string, Cost>>> => {
+  const measure = async (client: pg.Client, runs = hot): Promise<Readonly<Record<string, Cost>>> => {
     const costs: Record<string, Cost> = {}
-    for (const [verb, run] of Object.entries(hot(names, await leasedIn(client)))) {
+    for (const [verb, run] of Object.entries(runs(names, await leasedIn(client)))) {
       for (const recorded of record(run)) {
         for (const generic of [false, true]) {
           const cost = await explain(client, recorded, generic)
@@ -215,7 +248,14 @@ describe("PostgreSQL", () => {
     const client = new pg.Client({ connectionString: url })
     clients.push(client)
     await client.connect()
-    for (const table of [names.jobs, names.deadLetters, names.queues, names.dedupeKeys])
+    for (const table of [
+      names.jobs,
+      names.deadLetters,
+      names.queues,
+      names.dedupeKeys,
+      names.laneMarks,
+      names.laneBlocks
+    ])
       await client.query(`ALTER TABLE ${table} SET (autovacuum_enabled = false)`)
     await insert(client, "q", 2 * batch, "1000 + g")
     await insert(client, "q", batch, renewed, "g, 30000, 0")
@@ -228,6 +268,7 @@ describe("PostgreSQL", () => {
   const expectNoGrowth = (small: Readonly<Record<string, Cost>>, big: Readonly<Record<string, Cost>>) => {
     expect(Object.keys(big)).toEqual(Object.keys(small))
     for (const [statement, cost] of Object.entries(big)) {
+      if (statement.startsWith("advance: advance")) continue
       const before = small[statement] as Cost
       expect(cost.rows, `${statement}: rows, by ${cost.shape}`).toBeLessThanOrEqual(Math.max(before.rows, 4 * batch))
       const allowed = 2 * before.buffers + 8 * batch
@@ -235,19 +276,91 @@ describe("PostgreSQL", () => {
     }
   }
 
-  test.each([
+  const statistics: ReadonlyArray<[string, string, string]> = [
     ["never analysed", "", ""],
     ["analysed when they were empty", "ANALYZE", ""],
     ["analysed when they were full", "", "ANALYZE"]
-  ])("G22: a claim, a settle and a renewal cost no more beside many rows, in tables %s", async (_, before, after) => {
+  ]
+
+  /** Jobs with keys: `visible` null is a blocked one. */
+  const insertKeyed = (client: pg.Client, count: number, key: string, visible: string, rest = "NULL, NULL") =>
+    client.query(
+      `INSERT INTO ${names.jobs} (queue, payload, attempt, max_attempts, enqueued_at, due_at, visible_at, token, visibility_ms, priority, ordering_key)
+      SELECT 'q', '{}', 0, 20, 1, 1, ${visible}, ${rest}, 0, ${key} FROM generate_series(1, ${count}) AS g`
+    )
+
+  /** So many keys with a ready job and a blocked one each, as many that a dead letter holds, and a long one. */
+  const fillKeys = async (client: pg.Client, keys: number, waiting: number) => {
+    await insertKeyed(client, keys, `'${keys} beside ' || g`, "2000 + g")
+    await insertKeyed(client, keys, `'${keys} beside ' || g`, "NULL")
+    await insertKeyed(client, waiting, "'long'", "NULL")
+    await client.query(
+      `INSERT INTO ${names.laneBlocks} (letter_id, queue, ordering_key) SELECT -g - (SELECT count(*) FROM ${names.laneBlocks}), 'q', 'dead ' || g FROM generate_series(1, ${keys}) AS g`
+    )
+  }
+
+  test.each(statistics)(
+    "G167: a long key and ten thousand others cost nobody anything, in tables %s",
+    async (_, before, after) => {
+      const client = await fresh()
+      await client.query(`UPDATE ${names.jobs} SET ordering_key = 'leased ' || id WHERE token IS NOT NULL`)
+      await client.query(
+        `INSERT INTO ${names.jobs} (queue, payload, attempt, max_attempts, enqueued_at, due_at, priority, ordering_key)
+      SELECT queue, payload, 0, 20, 1, 1, 0, ordering_key FROM ${names.jobs} WHERE token IS NOT NULL`
+      )
+      await insertKeyed(client, batch, "'key ' || g", "NULL")
+      await insertKeyed(client, 1, "'long'", renewed, "g + 50000, 30000")
+      await client.query(
+        `INSERT INTO ${names.laneMarks} (queue, ordering_key) SELECT 'q', 'key ' || g FROM generate_series(1, ${batch}) AS g UNION ALL SELECT 'q', 'long' UNION ALL SELECT 'q', 'nobody'`
+      )
+      if (before !== "") await client.query(before)
+      await fillKeys(client, 1, 1)
+      const small = await measure(client, ordered)
+      await fillKeys(client, 10_000, 100_000)
+      if (after !== "") await client.query(after)
+      const big = await measure(client, ordered)
+      expectNoGrowth(small, big)
+      // Each of the twelve keys: its first job, who may be unblocked, what may block it, the change, and its mark, which
+      // may be looked for among the twelve. Ten rows of the jobs are changed, each in its indexes
+      for (const pass of ["advance: advance", "advance: advance (generic plan)"].map((name) => big[name] as Cost)) {
+        expect(pass.rows, pass.shape).toBeLessThanOrEqual(7 * 12 + 13 * 12)
+        expect(pass.buffers, pass.shape).toBeLessThanOrEqual(100 * 12)
+      }
+    }
+  )
+
+  test("G167: a hundred thousand marks that nobody has dealt with cost a claim one look, and a pass what it takes", async () => {
     const client = await fresh()
-    if (before !== "") await client.query(before)
-    await fill(client, 1)
-    const small = await measure(client)
-    await fill(client, many)
-    if (after !== "") await client.query(after)
-    expectNoGrowth(small, await measure(client))
+    await fillKeys(client, 1, 1)
+    await client.query(`INSERT INTO ${names.laneMarks} (queue, ordering_key) VALUES ('q', 'long')`)
+    const { claim, enqueue } = await measure(client, ordered).then((costs) => ({
+      claim: costs["claim: claim"] as Cost,
+      enqueue: costs["enqueue: enqueue_keyed"] as Cost
+    }))
+    await client.query(
+      `INSERT INTO ${names.laneMarks} (queue, ordering_key) SELECT 'q', 'long' FROM generate_series(1, 100000)`
+    )
+    const many = await measure(client, ordered)
+    expectNoGrowth(
+      { claim, enqueue },
+      { claim: many["claim: claim"] as Cost, enqueue: many["enqueue: enqueue_keyed"] as Cost }
+    )
+    const pass = many["advance: advance"] as Cost
+    expect(pass.rows, pass.shape).toBeLessThanOrEqual(6 * 1_000)
   })
+
+  test.each(statistics)(
+    "G22: a claim, a settle and a renewal cost no more beside many rows, in tables %s",
+    async (_, before, after) => {
+      const client = await fresh()
+      if (before !== "") await client.query(before)
+      await fill(client, 1)
+      const small = await measure(client)
+      await fill(client, many)
+      if (after !== "") await client.query(after)
+      expectNoGrowth(small, await measure(client))
+    }
+  )
 
   test("G22: fifty priorities cost a look each, however many rows they have", async () => {
     const client = await fresh()
@@ -354,25 +467,20 @@ describe("SQLite", () => {
     insert("q", count, `${Date.now()} + 25000 + g`, "g, 30000, 0")
     insert("other", count, "1000 + g", "NULL, NULL, 9")
     insert("later", count, "9000000000000 + g")
+    // A key of many, and many keys
+    for (const [key, visible] of [
+      ["'a place'", "NULL"],
+      ["'key ' || g", "NULL"],
+      ["'key ' || g", "1000 + g"]
+    ])
+      db.exec(
+        `WITH RECURSIVE s (g) AS (SELECT 1 UNION ALL SELECT g + 1 FROM s WHERE g < ${count})
+        INSERT INTO ${names.jobs} (queue, payload, attempt, max_attempts, enqueued_at, due_at, visible_at, priority, ordering_key)
+        SELECT 'q', '{}', 0, 20, 1, 1, ${visible}, 0, ${key} FROM s`
+      )
     db.exec(
       `INSERT OR IGNORE INTO ${names.dedupeKeys} (queue, dedupe_key, job_id) SELECT queue, dedupe_key, id FROM ${names.jobs}`
     )
-  }
-
-  const newJob = {
-    payload: "{}",
-    priority: 0,
-    maxAttempts: 20,
-    delayMillis: 0,
-    runAt: null,
-    expiresMillis: null,
-    expiresAt: null,
-    dedupeKey: "a key",
-    dedupeScope: null,
-    dedupeWindowMillis: null,
-    replace: false,
-    orderingKey: "a place",
-    headers: null
   }
 
   const all = (): ReadonlyMap<string, ReadonlyArray<string>> => {
@@ -382,7 +490,8 @@ describe("SQLite", () => {
     const runs = {
       ...hot(names, leased),
       "sweep for lapsed leases": (session: Session) => sweep.sqlite(names, false).lapsed(session, "q", fromStart, 500),
-      enqueue: (session: Session) => enqueue.sqlite(names, false)(session, "q", [newJob])
+      enqueue: (session: Session) =>
+        enqueue.sqlite(names, false)(session, "q", [{ ...newJob, dedupeKey: "a key", orderingKey: "a place" }])
     }
     const gone = leased.map((lease) => ({ ...lease, token: -1, visibilityMillis: 1, progress: undefined }))
     return new Map([
@@ -411,6 +520,10 @@ describe("SQLite", () => {
     expect(plans.get("claim_ready")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority=\? AND visible_at[<>]\?/)
     expect(plans.get("claim_next")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority=\? AND visible_at>\?\)/)
     expect(plans.get("claim_leases")?.join()).toMatch(/jobs_leased \(queue=\?\).*jobs_begun \(queue=\?\)/)
+    // Not one of a long key's jobs is looked at but the first
+    expect(plans.get("advance")?.join()).toMatch(/jobs_ordered \(queue=\? AND ordering_key=\?\)/)
+    expect(plans.get("advance")?.join()).toMatch(/jobs_head \(queue=\? AND ordering_key=\?\)/)
+    expect(plans.get("advance")?.join()).toMatch(/lane_blocks_by_key \(queue=\? AND ordering_key=\?\)/)
     expect(plans.get("claim")?.join()).toMatch(/INTEGER PRIMARY KEY \(rowid=\?\)/)
   })
 })

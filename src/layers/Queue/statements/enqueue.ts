@@ -85,8 +85,8 @@ const postgres: Enqueue = (n, notify) => {
     SELECT i.n, i.id, i.due, i.now${
       rich
         ? `, i.ordering_key IS NOT NULL AND (row_number() OVER (PARTITION BY i.ordering_key ORDER BY i.n) > 1
-        OR EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.queue = :queue AND j.ordering_key = i.ordering_key)
-        OR EXISTS (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = :queue AND b.ordering_key = i.ordering_key)) AS blocked`
+        OR (SELECT 1 FROM ${n.jobs} j WHERE j.queue = :queue AND j.ordering_key = i.ordering_key LIMIT 1) IS NOT NULL
+        OR (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = :queue AND b.ordering_key = i.ordering_key LIMIT 1) IS NOT NULL) AS blocked`
         : ""
     }${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM input i JOIN added a USING (id)`
     )

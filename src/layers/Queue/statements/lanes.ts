@@ -14,7 +14,7 @@ import { type Names, type PerEngine, type Session, statement } from "../../engin
 import { int } from "./rows.js"
 
 /** Marks of one pass. */
-const marksPerPass = 2_000
+const marksPerPass = 1_000
 
 export interface Advanced {
   readonly unblocked: number
@@ -44,20 +44,24 @@ const free = (n: Names, queue: string, key: string): string =>
  * the unique index, and tried again by the caller.
  *
  * A job that somebody has locked (to replace, change or cancel it in a transaction of theirs) is not waited for: its key
- * is marked again, behind the others. The comparison of rows makes every planner find the first job of a key in
- * `jobs_ordered`: by `id` alone it might walk through all jobs.
+ * is marked again, behind the others. The comparisons of rows make every planner walk `lane_marks_by_queue`, mark by
+ * mark, and find the first job of a key in `jobs_ordered`: otherwise it might sort all marks, or walk through all jobs.
  */
 const postgres = (n: Names, notify: boolean): Lanes => {
   const pass = statement(
     n,
     "advance",
-    `WITH turn AS MATERIALIZED (
+    `WITH RECURSIVE turn AS MATERIALIZED (
       SELECT pg_try_advisory_xact_lock(hashtextextended(:lane, 0)) AS mine
-    ), marks AS MATERIALIZED (
-      SELECT m.id, m.ordering_key FROM ${n.laneMarks} m
-      WHERE m.queue = :queue AND (SELECT mine FROM turn) ORDER BY m.queue, m.id LIMIT ${marksPerPass} FOR UPDATE SKIP LOCKED
+    ), marks (n, id, queue, ordering_key) AS (
+      SELECT 0, 0::bigint, :queue::text COLLATE "C", NULL::text FROM turn WHERE mine
+      UNION ALL
+      SELECT p.n + 1, m.id, m.queue, m.ordering_key FROM marks p CROSS JOIN LATERAL (
+        SELECT m.id, m.queue, m.ordering_key FROM ${n.laneMarks} m
+        WHERE (m.queue, m.id) > (p.queue, p.id) ORDER BY m.queue, m.id LIMIT 1
+      ) m WHERE p.n < ${marksPerPass} AND m.queue = p.queue
     ), heads AS MATERIALIZED (
-      SELECT f.id, k.ordering_key FROM (SELECT DISTINCT ordering_key FROM marks) k CROSS JOIN LATERAL (
+      SELECT f.id, k.ordering_key FROM (SELECT DISTINCT ordering_key FROM marks WHERE n > 0) k CROSS JOIN LATERAL (
         SELECT j.id, j.queue, j.ordering_key FROM ${n.jobs} j
         WHERE j.ordering_key IS NOT NULL AND (j.queue, j.ordering_key, j.id) > (:queue, k.ordering_key, 0)
         ORDER BY j.queue, j.ordering_key, j.id LIMIT 1
@@ -72,7 +76,7 @@ const postgres = (n: Names, notify: boolean): Lanes => {
       INSERT INTO ${n.laneMarks} (queue, ordering_key)
       SELECT :queue, h.ordering_key FROM heads h WHERE h.id <> ALL (ARRAY(SELECT id FROM held)) RETURNING id
     )${notify ? `, note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM (SELECT 1 FROM unblocked LIMIT 1) AS one)` : ""}
-    SELECT mine, (SELECT count(*) FROM marks) AS marks, (SELECT count(DISTINCT ordering_key) FROM marks) - (SELECT count(*) FROM again) AS settled, (SELECT count(*) FROM unblocked) AS unblocked${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM turn`
+    SELECT mine, (SELECT max(n) FROM marks) AS marks, (SELECT count(DISTINCT ordering_key) FROM marks) - (SELECT count(*) FROM again) AS settled, (SELECT count(*) FROM unblocked) AS unblocked${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM turn`
   )
   const turn = statement(n, "advance_turn", "SELECT pg_advisory_xact_lock(hashtextextended(:lane, 0))")
   const nextMarked = statement(
