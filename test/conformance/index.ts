@@ -20,6 +20,7 @@ import { workerControlSuite } from "./workerControl.js"
 import { workerEndingsSuite } from "./workerEndings.js"
 import { workerFaultsSuite } from "./workerFaults.js"
 import { workerLeasesSuite } from "./workerLeases.js"
+import { workerOrderingSuite } from "./workerOrdering.js"
 import { workerShutdownSuite } from "./workerShutdown.js"
 import { workerSlotsSuite } from "./workerSlots.js"
 import { workerSupervisorSuite } from "./workerSupervisor.js"
@@ -54,6 +55,7 @@ const workerSuites: ReadonlyArray<Suite> = [
   workerTelemetrySuite,
   workerTimesSuite,
   workerFaultsSuite,
+  workerOrderingSuite,
   workerShutdownSuite,
   workerControlSuite,
   workerTransactionalSuite,
