@@ -25,7 +25,7 @@ import { Queue } from "../services/QueueStore.js"
 import type { Wake } from "../services/Wake.js"
 import { type Child, makeChild, runChild } from "./child.js"
 import { makeEvents } from "./makeState.js"
-import type { Handlers, NeedOf, Options as WorkerOptions } from "./options.js"
+import type { BatchAnswer, Handlers, NeedOf, Outcome, Options as WorkerOptions } from "./options.js"
 import { start, type Worker } from "./start.js"
 import type * as WorkerEvent from "./WorkerEvent.js"
 
@@ -130,9 +130,16 @@ type NeedsOf<S> = S extends Spec<infer R> ? R : never
  * @since 0.1.0
  * @category constructors
  */
-export const worker = <A, I, E = never, R = never, H extends Handlers<A> = {}>(
+export const worker = <
+  A,
+  I,
+  E = never,
+  R = never,
+  H extends Handlers<A> = {},
+  B extends BatchAnswer = void | ReadonlyArray<Outcome<E>>
+>(
   queue: Definition<A, I>,
-  options: WorkerOptions<A, E, R, H>
+  options: WorkerOptions<A, E, R, H, B>
 ): Spec<Exclude<R | NeedOf<H>, Scope.Scope> | Queue | Wake | Clock> => ({
   name: options.name ?? queue.name,
   queue: queue.name,

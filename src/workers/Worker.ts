@@ -10,10 +10,10 @@ import type { InvalidArgument } from "../services/Errors.js"
 import type { Definition } from "../services/Queue.js"
 import { Queue } from "../services/QueueStore.js"
 import type { Wake } from "../services/Wake.js"
-import type { Handlers, NeedOf, Options } from "./options.js"
+import type { BatchAnswer, Handlers, NeedOf, Options, Outcome } from "./options.js"
 import { start, type Worker } from "./start.js"
 
-export type { BatchHandler, BatchOptions, Handler, Handlers, Options, Outcome } from "./options.js"
+export type { BatchAnswer, BatchHandler, BatchOptions, Handler, Handlers, Options, Outcome } from "./options.js"
 export type { PolicyOptions } from "./policy.js"
 export type { Worker } from "./start.js"
 export type { Health, JobRef, Status, WorkerEvent } from "./WorkerEvent.js"
@@ -28,9 +28,16 @@ type Needs<R> = Exclude<R, Scope.Scope> | Queue | Wake | Clock
  * @since 0.1.0
  * @category constructors
  */
-export const make = <A, I, E = never, R = never, H extends Handlers<A> = {}>(
+export const make = <
+  A,
+  I,
+  E = never,
+  R = never,
+  H extends Handlers<A> = {},
+  B extends BatchAnswer = void | ReadonlyArray<Outcome<E>>
+>(
   queue: Definition<A, I>,
-  options: Options<A, E, R, H>
+  options: Options<A, E, R, H, B>
 ): Effect.Effect<Worker, InvalidArgument, Needs<R | NeedOf<H>> | Scope.Scope> =>
   Effect.flatMap(Queue, (service) => service.detached(start(queue, options)))
 
@@ -41,9 +48,16 @@ export const make = <A, I, E = never, R = never, H extends Handlers<A> = {}>(
  * @since 0.1.0
  * @category layers
  */
-export const layer = <A, I, E = never, R = never, H extends Handlers<A> = {}>(
+export const layer = <
+  A,
+  I,
+  E = never,
+  R = never,
+  H extends Handlers<A> = {},
+  B extends BatchAnswer = void | ReadonlyArray<Outcome<E>>
+>(
   queue: Definition<A, I>,
-  options: Options<A, E, R, H>
+  options: Options<A, E, R, H, B>
 ): Layer.Layer<never, InvalidArgument, Needs<R | NeedOf<H>>> =>
   Layer.scopedDiscard(make(queue, options)) as Layer.Layer<never, InvalidArgument, Needs<R | NeedOf<H>>>
 
@@ -53,9 +67,16 @@ export const layer = <A, I, E = never, R = never, H extends Handlers<A> = {}>(
  * @since 0.1.0
  * @category constructors
  */
-export const fork = <A, I, E = never, R = never, H extends Handlers<A> = {}>(
+export const fork = <
+  A,
+  I,
+  E = never,
+  R = never,
+  H extends Handlers<A> = {},
+  B extends BatchAnswer = void | ReadonlyArray<Outcome<E>>
+>(
   queue: Definition<A, I>,
-  options: Options<A, E, R, H>
+  options: Options<A, E, R, H, B>
 ): Effect.Effect<Worker, InvalidArgument, Needs<R | NeedOf<H>>> =>
   Effect.gen(function* () {
     const started = yield* Deferred.make<Worker, InvalidArgument>()

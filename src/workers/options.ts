@@ -43,9 +43,17 @@ export type Outcome<E> = Either.Either<unknown, E> | Exit.Exit<unknown, E>
  * @since 0.1.0
  * @category models
  */
-export type BatchHandler<A, E, R> = (
+export type BatchHandler<A, E, R, B extends BatchAnswer = void | ReadonlyArray<Outcome<E>>> = (
   jobs: NonEmptyReadonlyArray<Job<A>>
-) => Effect.Effect<void | ReadonlyArray<Outcome<E>>, E, R>
+) => Effect.Effect<B, E, R>
+
+/**
+ * What a batch handler may answer.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export type BatchAnswer = void | ReadonlyArray<Outcome<unknown>>
 
 /**
  * How large the batches of a `batchHandler` are.
@@ -67,6 +75,16 @@ export interface BatchOptions {
 export type ErrorOf<H> = H[keyof H] extends infer F ? (F extends Handler<never, infer E, infer _> ? E : never) : never
 export type NeedOf<H> = H[keyof H] extends infer F ? (F extends Handler<never, infer _, infer R> ? R : never) : never
 
+/** What the jobs of a batch fail with. */
+type OutcomeErrorOf<B> =
+  B extends ReadonlyArray<infer O>
+    ? O extends Either.Either<infer _, infer E>
+      ? E
+      : O extends Exit.Exit<infer _, infer E>
+        ? E
+        : never
+    : never
+
 /** No handler for a tag that the queue does not have. */
 type Only<A, H> = [H] extends [never]
   ? unknown
@@ -80,7 +98,13 @@ type Only<A, H> = [H] extends [never]
  * @since 0.1.0
  * @category models
  */
-export type Options<A, E = never, R = never, H extends Handlers<A> = {}> = PolicyOptions<E | ErrorOf<H>> &
+export type Options<
+  A,
+  E = never,
+  R = never,
+  H extends Handlers<A> = {},
+  B extends BatchAnswer = void | ReadonlyArray<Outcome<E>>
+> = PolicyOptions<E | ErrorOf<H> | OutcomeErrorOf<B>> &
   (
     | {
         readonly handler: Handler<A, E, R>
@@ -95,7 +119,7 @@ export type Options<A, E = never, R = never, H extends Handlers<A> = {}> = Polic
         readonly batch?: undefined
       }
     | {
-        readonly batchHandler: BatchHandler<A, E, R>
+        readonly batchHandler: BatchHandler<A, E, R, B>
         readonly batch?: BatchOptions | undefined
         readonly handler?: undefined
         readonly handlers?: undefined

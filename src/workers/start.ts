@@ -16,7 +16,7 @@ import type { WorkerState } from "./held.js"
 import { makeJobFork } from "./jobFork.js"
 import { leaseKeeper, progressKeeper } from "./leaseKeeper.js"
 import { makeEvents, makeState } from "./makeState.js"
-import type { Handler, Handlers, NeedOf, Options } from "./options.js"
+import type { BatchAnswer, Handler, Handlers, NeedOf, Options } from "./options.js"
 import { type Dispatch, type Perform, performOne } from "./perform.js"
 import { checkPolicy, type PolicyOptions } from "./policy.js"
 import { drain, handBack } from "./shutdown.js"
@@ -45,8 +45,8 @@ export interface Worker {
   readonly failure: Effect.Effect<never, WorkerFailed>
 }
 
-const dispatchOf = <A, E, R, H extends Handlers<A>>(
-  options: Options<A, E, R, H>
+const dispatchOf = <A, E, R, H extends Handlers<A>, B extends BatchAnswer>(
+  options: Options<A, E, R, H, B>
 ): ((payload: A) => Handler<A, unknown, unknown> | undefined) => {
   const { handler, handlers } = options
   if (handler !== undefined) return () => handler
@@ -56,9 +56,9 @@ const dispatchOf = <A, E, R, H extends Handlers<A>>(
   return (payload) => byTag.get(String((payload as { readonly _tag?: unknown })._tag))
 }
 
-const performOf = <A, I, E, R, H extends Handlers<A>>(
+const performOf = <A, I, E, R, H extends Handlers<A>, B extends BatchAnswer>(
   queue: Definition<A, I>,
-  options: Options<A, E, R, H>
+  options: Options<A, E, R, H, B>
 ): Perform => {
   const decode = decoder(queue.payload)
   return options.batchHandler === undefined
@@ -85,9 +85,9 @@ const control = (state: WorkerState): Pick<Worker, "pause" | "resume"> => ({
 })
 
 /** `observe` is told of every event before anybody else. */
-export const start = <A, I, E, R, H extends Handlers<A>>(
+export const start = <A, I, E, R, H extends Handlers<A>, B extends BatchAnswer>(
   queue: Definition<A, I>,
-  options: Options<A, E, R, H>,
+  options: Options<A, E, R, H, B>,
   observe?: (event: WorkerEvent) => void
 ) =>
   Effect.gen(function* () {

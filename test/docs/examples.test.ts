@@ -68,6 +68,14 @@ const programs: Record<string, ReadonlyArray<string>> = {
     "handlers ran 2 times"
   ],
   outbox: ["arrived: order 1 of ann", "arrived: order 2 of bob", "arrived: order 3 of ann"],
+  transactional: ["ann has 40", "bob has 20", "3 receipts, 3 retries"],
+  batch: [
+    "uploading 20 readings at once",
+    "18 uploaded",
+    "failed: there is no sensor -1",
+    "exhausted: too hot to be true"
+  ],
+  supervisor: ["Restarting: reports", "GaveUp: reports", "emails: running, reports: gaveUp"],
   locks: ["somebody else could begin too: false", "token "]
 }
 

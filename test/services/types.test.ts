@@ -8,9 +8,9 @@ import { expect, test } from "vitest"
 
 const directory = fileURLToPath(new URL("../.tmp/types", import.meta.url))
 
-const prelude = `import { Job, Outbox, Queue, Schedules, Worker } from "alkstore"
+const prelude = `import { Job, Outbox, Queue, Schedules, Supervisor, Worker } from "alkstore"
 import * as Sqlite from "alkstore/Sqlite"
-import { Context, Effect, Layer, Schedule, Schema } from "effect"
+import { Context, Effect, Either, Exit, Layer, Schedule, Schema } from "effect"
 const Emails = Queue.make("emails", { payload: Schema.Struct({ to: Schema.String }) })
 class Open extends Schema.TaggedClass<Open>()("Open", { account: Schema.String }) {}
 class Close extends Schema.TaggedClass<Close>()("Close", { account: Schema.String }) {}
@@ -23,6 +23,12 @@ const run = (layer: Layer.Layer<never, unknown>) => Effect.runPromise(Layer.laun
 `
 
 const accepted: ReadonlyArray<string> = [
+  `export default run(Worker.layer(Emails, { batchHandler: (jobs) => Effect.forEach(jobs, (job) => Effect.either(send(job))), batch: { size: 10 } }).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
+  `export default Worker.layer(Emails, { batchHandler: (jobs) => Effect.forEach(jobs, (job) => Effect.exit(Effect.fail(job.payload.to))), retry: Schedule.whileInput(Schedule.forever, (failure: Job.JobFailure<string>) => failure.error !== "hopeless") })`,
+  `export default Worker.layer(Emails, { batchHandler: (jobs) => Effect.gen(function* () { if (jobs.length > 1) return yield* Effect.fail(new Error("all")); return [Either.left("one"), Either.left(new Job.Fatal({ error: 1 })), Exit.void] }), retry: Schedule.whileInput(Schedule.forever, (failure: Job.JobFailure<string | Error | Job.Fatal>) => failure.error !== "hopeless") })`,
+  `export default Worker.layer(Emails, { batchHandler: () => Effect.log("all") })`,
+  `export default Worker.layer(Emails, { transactional: true, handler: send })`,
+  `export default run(Layer.scopedDiscard(Supervisor.make([Supervisor.worker(Emails, { handler: send }), Supervisor.worker(Accounts, { handlers: { Open: () => Effect.fail("no") } })])).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
   `export default Events.publish(new Open({ account: "a" }), { delay: "1 minute" })`,
   `export default run(Outbox.layer(Events, { deliver: ({ message }) => Effect.flatMap(Mailer, (mailer) => mailer.send(message.account)) }).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
   `export default Emails.enqueue({ to: "a" }, { priority: 1 })`,
@@ -38,6 +44,27 @@ const accepted: ReadonlyArray<string> = [
 ]
 
 const refused: ReadonlyArray<readonly [string, string]> = [
+  [
+    "a batch handler that answers no outcomes",
+    `export default Worker.layer(Emails, { batchHandler: (jobs) => Effect.succeed(jobs.map(() => 1)) })`
+  ],
+  [
+    "a batch handler that needs a service that nobody provides",
+    `export default run(Worker.layer(Emails, { batchHandler: (jobs) => Effect.forEach(jobs, (job) => Effect.either(send(job))) }).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`
+  ],
+  [
+    "a handler and a batch handler",
+    `export default Worker.layer(Emails, { handler: send, batchHandler: () => Effect.void })`
+  ],
+  ["a batch without a batch handler", `export default Worker.layer(Emails, { handler: send, batch: { size: 10 } })`],
+  [
+    "a transactional batch handler",
+    `export default Worker.layer(Emails, { transactional: true, batchHandler: () => Effect.void })`
+  ],
+  [
+    "a supervisor of a worker that needs a service that nobody provides",
+    `export default run(Layer.scopedDiscard(Supervisor.make([Supervisor.worker(Accounts, { handlers: {} }), Supervisor.worker(Emails, { handler: send })])).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`
+  ],
   ["a message of another outbox", `export default Events.publish(new Close({ account: "a" }))`],
   [
     "an option that a publish does not have",

@@ -15,6 +15,16 @@ describe("a worker's policy", () => {
     })
   })
 
+  test("of a transactional worker is another where an open transaction is the only writer (G123)", () => {
+    const transactional = { transactional: true, concurrency: 8, visibilityTimeout: "30 seconds" } as const
+    expect(Either.getOrThrow(checkPolicy(transactional))).toMatchObject({ concurrency: 8, timeoutMillis: 3_600_000 })
+    expect(Either.getOrThrow(checkPolicy(transactional, true))).toMatchObject({ concurrency: 1, timeoutMillis: 10_000 })
+    expect(Either.isRight(checkPolicy({ ...transactional, timeout: "10 seconds" }, true))).toBe(true)
+    const longer = checkPolicy({ ...transactional, timeout: 10_001 }, true)
+    expect(longer).toMatchObject({ left: { _tag: "InvalidArgument", argument: "timeout" } })
+    expect(Either.isRight(checkPolicy({ timeout: "1 hour" }, true))).toBe(true)
+  })
+
   test("takes options that are undefined as not given", () => {
     const none = { concurrency: undefined, visibilityTimeout: undefined, heartbeat: undefined, retry: undefined }
     expect(Either.getOrThrow(checkPolicy(none))).toMatchObject({ concurrency: 10, visibilityMillis: 30_000 })
