@@ -5,7 +5,8 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { LiveRow } from "../../../services/JobRows.js"
 import type { Found } from "../../../services/Operations.js"
-import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
+import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { keptColumns } from "./leave.js"
 import { completedRow, deadRow, int, liveRow } from "./rows.js"
 import type { Cursor } from "./sweep.js"
 
@@ -26,6 +27,17 @@ const namesOf = (table: string, condition: string) =>
   `SELECT min(queue) FROM ${table} WHERE ${condition}
       UNION ALL SELECT (SELECT min(t.queue) FROM ${table} t WHERE t.queue > found.name AND ${condition}) FROM found WHERE found.name IS NOT NULL`
 
+const foundRow = (row: Row): Found => {
+  switch (row.place) {
+    case "Live":
+      return { _tag: "Live", job: liveRow(row, int(row.now)) }
+    case "Dead":
+      return { _tag: "Dead", job: deadRow({ ...row, died_at: row.ended_at }) }
+    default:
+      return { _tag: "Completed", job: completedRow({ ...row, completed_at: row.ended_at }) }
+  }
+}
+
 const make = (n: Names): Inspect => {
   const running = statement(
     n,
@@ -33,9 +45,15 @@ const make = (n: Names): Inspect => {
     `SELECT j.*, ${n.now} AS now FROM ${n.jobs} j
     WHERE j.queue = :queue AND j.token IS NOT NULL AND (j.visible_at, j.id) > (:at, :id) ORDER BY j.visible_at, j.id LIMIT :limit`
   )
-  const live = statement(n, "find", `SELECT j.*, ${n.now} AS now FROM ${n.jobs} j WHERE j.id = :id`)
-  const dead = statement(n, "find_dead", `SELECT * FROM ${n.deadLetters} WHERE id = :id`)
-  const completed = statement(n, "find_completed", `SELECT * FROM ${n.completedJobs} WHERE id = :id`)
+  // One statement, one look: a job that is on its way from one table to another is in one of them
+  const common = `id, ${keptColumns}, attempt, crashes, failures, errors`
+  const find = statement(
+    n,
+    "find",
+    `SELECT 'Live' AS place, ${common}, token, worker, claimed_at, visible_at, cancel_requested_at, NULL AS reason, NULL AS ended_at, ${n.now} AS now FROM ${n.jobs} WHERE id = :id
+    UNION ALL SELECT 'Dead', ${common}, token, NULL, NULL, NULL, NULL, reason, died_at, ${n.now} FROM ${n.deadLetters} WHERE id = :id
+    UNION ALL SELECT 'Completed', ${common}, token, NULL, NULL, NULL, NULL, NULL, completed_at, ${n.now} FROM ${n.completedJobs} WHERE id = :id`
+  )
   const queues = statement(
     n,
     "queues",
@@ -48,19 +66,7 @@ const make = (n: Names): Inspect => {
         rows.map((row) => liveRow(row, int(row.now)))
       ),
     find: (session, id) =>
-      Effect.gen(function* () {
-        const alive = Effect.map(session.execute(live, { id }), ([job]): Found | undefined =>
-          job === undefined ? undefined : { _tag: "Live", job: liveRow(job, int(job.now)) }
-        )
-        const found = yield* alive
-        if (found !== undefined) return found
-        const [letter] = yield* session.execute(dead, { id })
-        if (letter !== undefined) return { _tag: "Dead", job: deadRow(letter) }
-        const [done] = yield* session.execute(completed, { id })
-        if (done !== undefined) return { _tag: "Completed", job: completedRow(done) }
-        // A letter that was requeued between the looks is live
-        return yield* alive
-      }),
+      Effect.map(session.execute(find, { id }), ([row]) => (row === undefined ? undefined : foundRow(row))),
     queues: (session) => Effect.map(session.execute(queues, {}), (rows) => rows.map((row) => String(row.name)))
   }
 }
