@@ -412,7 +412,8 @@ export const workerTransactionalSuite: Suite = (engine, options) => {
         })
         yield* other.enqueueMany([...numbers(8), "hangs"])
         yield* passing("done", () => of("Acked").length === 8 && (!alone || of("TimedOut").length === 1))
-        expect(gauge.most()).toBe(alone ? 1 : 4)
+        expect(gauge.most()).toBeLessThanOrEqual(alone ? 1 : 4)
+        if (!alone) expect(gauge.most()).toBeGreaterThan(1)
         expect(of("Acked")).toHaveLength(8)
         // By default a third of 30 s, or an hour
         expect(of("TimedOut")).toHaveLength(alone ? 1 : 0)
@@ -509,6 +510,34 @@ export const workerTransactionalSuite: Suite = (engine, options) => {
           expect(yield* table.rows).toEqual([])
           yield* thief.ack
           yield* expectEmpty(queue)
+        })
+      )
+
+      it.effect("is not taken in by a settle of its own that was rolled back (G121, G124)", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const table = yield* makeTable
+          const gate = yield* makeGate
+          let wrote = false
+          const { of } = yield* observe(queue, {
+            ...transactional,
+            visibilityTimeout: "1 minute",
+            handler: (job) =>
+              Effect.gen(function* () {
+                yield* table.write(1)
+                yield* Effect.either(Queue.transaction(Effect.zipRight(job.ack, Effect.fail("undone"))))
+                wrote = true
+                yield* gate.wait
+              })
+          })
+          const { id } = yield* queue.enqueue(1)
+          yield* until("it has written", () => wrote)
+          const thief = yield* Queue.transaction(Effect.zipRight(steal(id), claimOne(queue)))
+          yield* thief.ack
+          yield* gate.open
+          yield* until("the loss is seen", () => of("LeaseLost").length === 1)
+          expect(yield* table.rows).toEqual([])
+          expect(of("Acked")).toEqual([])
         })
       )
     }
