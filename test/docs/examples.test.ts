@@ -54,6 +54,13 @@ test("every TypeScript block of the documentation type-checks", () => {
 
 /** Every example that ends by itself, and what it says. */
 const programs: Record<string, ReadonlyArray<string>> = {
+  "dead-letters": [
+    "tell somebody: stolen, failed after 1: this card is stolen",
+    "tell somebody: ann's, exhausted after 3: the bank is down",
+    "requeued: 1",
+    "charged 200 to ann's",
+    "purged: 1"
+  ],
   quickstart: ["to ann@example.com: thank you for order 1", "to bob@example.com: thank you for order 2"],
   manual: ["100 / 4 = 25", "100 / 5 = 20", "dead: 0, because of division by zero"],
   "tagged-messages": ["5 into a1", "a1 is closed"],
@@ -67,6 +74,7 @@ const programs: Record<string, ReadonlyArray<string>> = {
     "acked 1, retried 1",
     "handlers ran 2 times"
   ],
+  "ordering-keys": ["ann: 0 + 100 = 100", "ann: 100 - 70 = 30", "at the end: ann 0, bob 10"],
   outbox: ["arrived: order 1 of ann", "arrived: order 2 of bob", "arrived: order 3 of ann"],
   transactional: ["ann has 40", "bob has 20", "3 receipts, 3 retries"],
   batch: [
