@@ -15,6 +15,7 @@ import * as SqlLock from "./layers/Lock/SqlLock.js"
 import { migrate } from "./layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "./layers/Queue/SqlQueue.js"
 import * as SqlSchedules from "./layers/Schedules/SqlSchedules.js"
+import * as SqlTransfer from "./layers/Transfer/SqlTransfer.js"
 import * as PgWake from "./layers/Wake/PgWake.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import { Clock } from "./services/Clock.js"
@@ -23,6 +24,7 @@ import { checkInteger, checkSchema } from "./services/input.js"
 import type { Lock } from "./services/Lock.js"
 import type { Queue } from "./services/QueueStore.js"
 import type { Schedules } from "./services/ScheduleStore.js"
+import type { Transfer } from "./services/Transfer.js"
 import type { Wake } from "./services/Wake.js"
 import * as Scheduler from "./workers/Scheduler.js"
 import * as Sweeper from "./workers/Sweeper.js"
@@ -72,7 +74,7 @@ export interface Options {
  * @since 0.1.0
  * @category models
  */
-export type Services = Queue | Wake | Clock | Lock | Schedules
+export type Services = Queue | Wake | Clock | Lock | Schedules | Transfer
 
 /** The client's own connection settings, as its driver takes them. */
 const configOf = (client: PgClient.PgClientConfig, options: Options): ClientConfig => {
@@ -143,7 +145,12 @@ const make = (options: Options, seams: Seams) =>
     const base = Layer.merge(wake, Layer.succeed(Clock, clock))
     const notify = options.notify ?? true
     const engine = Layer.provideMerge(
-      Layer.mergeAll(SqlQueue.layer(db, { notify }), SqlLock.layer(db), SqlSchedules.layer(db, { notify })),
+      Layer.mergeAll(
+        SqlQueue.layer(db, { notify }),
+        SqlLock.layer(db),
+        SqlSchedules.layer(db, { notify }),
+        SqlTransfer.layer(db, { notify })
+      ),
       base
     )
     const maintenance = Layer.merge(

@@ -16,6 +16,7 @@ import { migrate } from "./layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "./layers/Queue/SqlQueue.js"
 import * as SqlSchedules from "./layers/Schedules/SqlSchedules.js"
 import { storeError } from "./layers/storeError.js"
+import * as SqlTransfer from "./layers/Transfer/SqlTransfer.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import * as SqliteWake from "./layers/Wake/SqliteWake.js"
 import { busyRetry } from "./schedule/Polling.js"
@@ -25,6 +26,7 @@ import { checkPrefix } from "./services/input.js"
 import type { Lock } from "./services/Lock.js"
 import type { Queue } from "./services/QueueStore.js"
 import type { Schedules } from "./services/ScheduleStore.js"
+import type { Transfer } from "./services/Transfer.js"
 import type { Wake } from "./services/Wake.js"
 import * as Scheduler from "./workers/Scheduler.js"
 import * as Sweeper from "./workers/Sweeper.js"
@@ -66,7 +68,7 @@ export interface Options {
  * @since 0.1.0
  * @category models
  */
-export type Services = Queue | Wake | Clock | Lock | Schedules
+export type Services = Queue | Wake | Clock | Lock | Schedules | Transfer
 
 const isMemory = (filename: string): boolean =>
   filename === "" || filename === ":memory:" || filename.startsWith("file::memory:")
@@ -80,8 +82,13 @@ const wakeLayer = (filename: string, options: Options): Layer.Layer<Wake> => {
 }
 
 /** @internal */
-export const services = (db: Database): Layer.Layer<Queue | Lock | Schedules, never, Wake | Clock> =>
-  Layer.mergeAll(SqlQueue.layer(db, { notify: false }), SqlLock.layer(db), SqlSchedules.layer(db, { notify: false }))
+export const services = (db: Database): Layer.Layer<Queue | Lock | Schedules | Transfer, never, Wake | Clock> =>
+  Layer.mergeAll(
+    SqlQueue.layer(db, { notify: false }),
+    SqlLock.layer(db),
+    SqlSchedules.layer(db, { notify: false }),
+    SqlTransfer.layer(db, { notify: false })
+  )
 
 /** What tests replace. */
 export interface Seams {

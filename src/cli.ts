@@ -1,17 +1,19 @@
 #!/usr/bin/env node
 /**
- * `alkstore migrate`: brings the tables of a namespace up to date, or checks that they are, from a deploy script whose
- * role may change the schema. Only the driver of the database in question is loaded.
+ * `alkstore migrate` brings the tables of a namespace up to date, or checks that they are, from a deploy script whose
+ * role may change the schema; `alkstore export` and `alkstore import` move what is in them to another namespace. Only
+ * the driver of the database in question is loaded.
  *
  * @since 0.1.0
  */
 import { existsSync } from "node:fs"
 import { createRequire } from "node:module"
 import { Command } from "commander"
-import { Cause, Effect, Exit, Layer, Option, Redacted } from "effect"
+import { Cause, Effect, Exit, Layer, Option, Redacted, Stream } from "effect"
 import { latest } from "./layers/Queue/migrations/migrate.js"
 import { storeError } from "./layers/storeError.js"
-import { InvalidArgument, SchemaMismatch } from "./services/Errors.js"
+import { InvalidArgument, QueuesInUse, SchemaMismatch } from "./services/Errors.js"
+import * as Transfer from "./services/Transfer.js"
 
 const help = `
 One of --url, --file or DATABASE_URL says which database. The password of a url is never printed.
@@ -22,17 +24,37 @@ Exit codes:
   2  the command line is wrong; nothing was done
   3  the database cannot be reached, or refused`
 
-interface MigrateOptions {
+const transferHelp = `
+One of --url, --file or DATABASE_URL says which database. The password of a url is never printed.
+
+Exit codes:
+  0  done, all of it
+  1  the tables are not up to date; in use (export); cut short, or records refused (import): what was imported stays,
+     import again
+  2  the command line is wrong, or the input is no export
+  3  the database cannot be reached, or refused`
+
+interface TargetOptions {
   readonly url?: string
   readonly file?: string
   readonly namespace?: string
+}
+
+interface MigrateOptions extends TargetOptions {
   readonly check?: true
+}
+
+interface ExportOptions extends TargetOptions {
+  readonly queue?: ReadonlyArray<string>
+  readonly completed?: true
+  readonly schedules: boolean
+  readonly force?: true
 }
 
 /** A database as the command line names it: what may be printed of it, and its layer. */
 interface Target {
   readonly shown: string
-  readonly open: (migrate: boolean) => Promise<Layer.Layer<never, unknown>>
+  readonly open: (migrate: boolean) => Promise<Layer.Layer<Transfer.Transfer, unknown>>
 }
 
 class WrongUsage extends Error {}
@@ -60,8 +82,8 @@ const postgres = (text: string, namespace: string | undefined): Target => {
   }
 }
 
-const sqlite = (file: string, namespace: string | undefined, check: boolean): Target => {
-  if (check && !existsSync(file)) throw new WrongUsage(`there is no file ${file} to check`)
+const sqlite = (file: string, namespace: string | undefined, verb: string | undefined): Target => {
+  if (verb !== undefined && !existsSync(file)) throw new WrongUsage(`there is no file ${file} to ${verb}`)
   return {
     shown: file,
     open: async (migrate) => {
@@ -71,9 +93,10 @@ const sqlite = (file: string, namespace: string | undefined, check: boolean): Ta
   }
 }
 
-const targetOf = ({ check, file, namespace, url }: MigrateOptions): Target => {
+/** `verb`: what can only be done to a file that is there. */
+const targetOf = ({ file, namespace, url }: TargetOptions, verb?: string): Target => {
   if (file !== undefined && url !== undefined) throw new WrongUsage("--url and --file exclude each other")
-  if (file !== undefined) return sqlite(file, namespace, check === true)
+  if (file !== undefined) return sqlite(file, namespace, verb)
   const text = url ?? process.env.DATABASE_URL
   if (text === undefined || text === "") throw new WrongUsage("which database? Give --url, --file or DATABASE_URL")
   return postgres(text, namespace)
@@ -85,13 +108,13 @@ const visit = (target: Target, migrate: boolean): Promise<Exit.Exit<unknown, unk
 
 const problem = (cause: Cause.Cause<unknown>): { readonly code: number; readonly message: string } => {
   const error = Option.getOrElse(Cause.failureOption(cause), () => Cause.squash(cause))
-  if (error instanceof SchemaMismatch) return { code: 1, message: error.message }
+  if (error instanceof SchemaMismatch || error instanceof QueuesInUse) return { code: 1, message: error.message }
   if (error instanceof InvalidArgument) return { code: 2, message: error.message }
   return { code: 3, message: storeError("connect", error).message }
 }
 
 const migrate = async (options: MigrateOptions): Promise<number> => {
-  const target = targetOf(options)
+  const target = targetOf(options, options.check === true ? "check" : undefined)
   const verified = await visit(target, false)
   if (Exit.isSuccess(verified)) {
     console.log(`${target.shown}: the tables are up to date (version ${latest})`)
@@ -109,26 +132,89 @@ const migrate = async (options: MigrateOptions): Promise<number> => {
   return code
 }
 
-const program = new Command("alkstore")
-  .description("Durable job queues for Effect on PostgreSQL and SQLite")
-  .version((createRequire(import.meta.url)("../package.json") as { readonly version: string }).version)
-  .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2))
-program
-  .command("migrate")
-  .description("Bring the tables up to date")
-  .option("--url <url>", "of the PostgreSQL database; default: DATABASE_URL")
-  .option("--file <path>", "of the SQLite database")
-  .option("--namespace <name>", "schema (default: alkstore) or table prefix (default: _alkstore_)")
-  .option("--check", "change nothing; fail when the tables are not up to date")
-  .addHelpText("after", help)
-  .action(async (options: MigrateOptions) => {
+/** Runs an effect on the database and says what kept it from its end. */
+const using = async <A>(target: Target, effect: Effect.Effect<A, unknown, Transfer.Transfer>): Promise<A | number> => {
+  const layer = await target.open(false)
+  const exit = await Effect.runPromiseExit(Effect.provide(effect, layer))
+  if (Exit.isSuccess(exit)) return exit.value
+  const { code, message } = problem(exit.cause)
+  console.error(`${target.shown}: ${message}`)
+  return code
+}
+
+/** Waits for a reader that is slower; one that has gone away ends it. */
+const print = (text: string): Effect.Effect<void, Error> =>
+  Effect.async((resume) => {
+    if (process.stdout.listenerCount("error") === 0) process.stdout.on("error", () => {})
+    process.stdout.write(text, (error) => resume(error ? Effect.fail(error) : Effect.void))
+  })
+
+const exportTo = async ({ completed, force, queue, schedules, ...options }: ExportOptions) => {
+  const records = Transfer.export({ completed, force, queues: queue, schedules })
+  const lines = Transfer.toJsonLines(records)
+  return using(
+    targetOf(options, "export"),
+    Effect.as(
+      Stream.runForEachChunk(lines, (chunk) => print([...chunk].join(""))),
+      0
+    )
+  )
+}
+
+const importFrom = async (options: TargetOptions): Promise<number> => {
+  const target = targetOf(options, "import into; `alkstore migrate` makes one")
+  const text = Stream.fromAsyncIterable(process.stdin.setEncoding("utf8") as AsyncIterable<string>, (error) => error)
+  const summary = await using(target, Transfer.import(Transfer.fromJsonLines(text)))
+  if (typeof summary === "number") return summary
+  const { complete, refusals, ...rest } = summary
+  for (const { message } of refusals) console.error(`refused: ${message}`)
+  for (const [what, tally] of Object.entries(rest)) {
+    if (typeof tally === "string") continue
+    console.log(`${what}: ${tally.imported} imported, ${tally.skipped} there already, ${tally.refused} refused`)
+  }
+  if (!complete) console.error("the export was cut short: what there was is imported; import the whole again")
+  return complete && refusals.length === 0 ? 0 : 1
+}
+
+const acting =
+  <A>(act: (options: A) => Promise<number>) =>
+  async (options: A): Promise<void> => {
     try {
-      process.exitCode = await migrate(options)
+      process.exitCode = await act(options)
     } catch (error) {
       if (!(error instanceof WrongUsage)) throw error
       console.error(`error: ${error.message}`)
       process.exitCode = 2
     }
-  })
+  }
+
+const program = new Command("alkstore")
+  .description("Durable job queues for Effect on PostgreSQL and SQLite")
+  .version((createRequire(import.meta.url)("../package.json") as { readonly version: string }).version)
+  .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2))
+
+const command = (name: string, description: string, after: string) =>
+  program
+    .command(name)
+    .description(description)
+    .option("--url <url>", "of the PostgreSQL database; default: DATABASE_URL")
+    .option("--file <path>", "of the SQLite database")
+    .option("--namespace <name>", "schema (default: alkstore) or table prefix (default: _alkstore_)")
+    .addHelpText("after", after)
+
+command("migrate", "Bring the tables up to date", help)
+  .option("--check", "change nothing; fail when the tables are not up to date")
+  .action(acting(migrate))
+command("export", "Write jobs, dead letters, schedules and settings to stdout, as lines of JSON", transferHelp)
+  .option("--queue <names...>", "only these queues")
+  .option("--completed", "retained completed jobs, too")
+  .option("--no-schedules", "without schedules")
+  .option("--force", "though queues are not paused or jobs are leased: they may run in both places")
+  .action(acting(exportTo))
+command(
+  "import",
+  "Take over what an export has written, from stdin; what was taken over before is skipped",
+  transferHelp
+).action(acting(importFrom))
 
 await program.parseAsync()

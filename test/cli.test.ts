@@ -36,7 +36,7 @@ interface Ran {
   readonly err: string
 }
 
-const alkstore = (args: ReadonlyArray<string>, env: Readonly<Record<string, string>> = {}): Promise<Ran> =>
+const alkstore = (args: ReadonlyArray<string>, env: Readonly<Record<string, string>> = {}, input = ""): Promise<Ran> =>
   new Promise((resolve) => {
     const { DATABASE_URL: _, ...rest } = process.env
     const child = execFile(
@@ -45,6 +45,9 @@ const alkstore = (args: ReadonlyArray<string>, env: Readonly<Record<string, stri
       { env: { ...rest, ...env } },
       (_error, out, err) => resolve({ code: child.exitCode ?? -1, out, err })
     )
+    // One that ends without reading it closes the pipe
+    child.stdin?.on("error", () => {})
+    child.stdin?.end(input)
   })
 
 /** The url with a password in it: the server trusts everybody, so any will do. */
@@ -133,5 +136,57 @@ describe("alkstore migrate", () => {
     const { code, out } = await alkstore(["migrate", "--help"])
     expect(code).toBe(0)
     expect(out).toMatch(/Exit codes:\n {2}0 .*\n {2}1 .*\n {2}2 .*\n {2}3 /)
+  })
+})
+
+describe("alkstore export and import", () => {
+  const jobs = [`'"first"'`, `'"naïve \\u0000"'`, `'{"n":3}'`]
+  const fill = (file: string, paused: boolean) => {
+    const db = new BetterSqlite(file)
+    db.exec(`INSERT INTO _alkstore_queues (name, defined_by, updated_at, paused_at) VALUES ('a', 'worker', 0, ${paused ? 1 : "NULL"});
+      INSERT INTO _alkstore_jobs (queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at)
+      VALUES ${jobs.map((payload) => `('a', ${payload}, 0, 0, 20, 1, 1, 1)`).join(", ")}`)
+    db.close()
+  }
+
+  it("move a SQLite file into PostgreSQL, once (G184)", async () => {
+    const file = join(directory, "moving.db")
+    const url = await createDatabase(inject("pgUrl"))
+    expect((await alkstore(["migrate", "--file", file])).code).toBe(0)
+    fill(file, true)
+    const dump = await alkstore(["export", "--file", file])
+    expect(dump).toMatchObject({ code: 0, err: "" })
+    const lines = dump.out.trimEnd().split("\n")
+    expect(lines.map((line) => JSON.parse(line).type)).toEqual(["alkstore", "queue", "job", "job", "job", "end"])
+
+    const early = await alkstore(["import", "--url", withPassword(url)], {}, dump.out)
+    expect(early).toMatchObject({ code: 1, out: "" })
+    expect(early.err).toContain("alkstore migrate")
+    await alkstore(["migrate", "--url", url])
+    const cut = await alkstore(["import", "--url", url], {}, lines.slice(0, 4).join("\n"))
+    expect(cut).toMatchObject({ code: 1 })
+    expect(cut.out).toContain("jobs: 2 imported, 0 there already, 0 refused")
+    expect(cut.err).toContain("cut short")
+    const whole = await alkstore(["import", "--url", withPassword(url)], {}, dump.out)
+    expect(whole).toMatchObject({ code: 0, err: "" })
+    expect(whole.out).toContain("jobs: 1 imported, 2 there already, 0 refused")
+    const { rows } = await withClient(url, (client) => client.query("SELECT payload FROM alkstore.jobs ORDER BY id"))
+    expect(rows.map(({ payload }) => `'${payload}'`)).toEqual(jobs)
+  })
+
+  it("refuse what is in use, no export, and a database that is not there (G181, G183, G184)", async () => {
+    const file = join(directory, "in-use.db")
+    await alkstore(["migrate", "--file", file])
+    fill(file, false)
+    const busy = await alkstore(["export", "--file", file])
+    expect(busy).toMatchObject({ code: 1, out: "" })
+    expect(busy.err).toContain("not paused: a")
+    expect((await alkstore(["export", "--file", file, "--force", "--queue", "b"])).out.split("\n")).toHaveLength(3)
+    expect(await alkstore(["import", "--file", file], {}, "hello\n")).toMatchObject({ code: 2, out: "" })
+    expect(await alkstore(["import", "--file", file], {}, "")).toMatchObject({ code: 2, out: "" })
+    expect(await alkstore(["export", "--file", join(directory, "none.db")])).toMatchObject({ code: 2, out: "" })
+    const unreachable = await alkstore(["export", "--url", "postgres://app:hunter2@127.0.0.1:1/app"])
+    expect(unreachable).toMatchObject({ code: 3, out: "" })
+    expect(unreachable.err).not.toContain("hunter2")
   })
 })

@@ -67,6 +67,10 @@ export interface Names {
   readonly locks: string
   readonly schedules: string
   readonly migrations: string
+  /** One row: the identity of the namespace. */
+  readonly identity: string
+  /** What was taken over from other namespaces. */
+  readonly imports: string
   /** PostgreSQL: the sequence; SQLite: the table with the counter. */
   readonly tokens: string
   /** PostgreSQL: the sequence of the job ids. */
@@ -101,6 +105,8 @@ const tablesOf = (name: (table: string) => string) => ({
   locks: name("locks"),
   schedules: name("schedules"),
   migrations: name("migrations"),
+  identity: name("identity"),
+  imports: name("imports"),
   tokens: name("tokens"),
   jobIds: name("job_ids")
 })

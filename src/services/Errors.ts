@@ -260,3 +260,20 @@ export class ScheduleNotFound extends Data.TaggedError("ScheduleNotFound")<{
 }> {
   readonly retryable = false
 }
+
+/**
+ * An export was asked of queues that are not paused, or whose jobs are held by workers: what it reads might run both
+ * here and where it is taken. Nothing was read.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class QueuesInUse extends Data.TaggedError("QueuesInUse")<{
+  /** Queues with jobs that are not paused. */
+  readonly unpaused: ReadonlyArray<string>
+  /** Queues of which jobs are leased. */
+  readonly leased: ReadonlyArray<string>
+  readonly message: string
+}> {
+  readonly retryable = false
+}

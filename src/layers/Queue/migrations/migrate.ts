@@ -10,6 +10,7 @@ import { int } from "../statements/rows.js"
 import { initial } from "./0001_initial.js"
 import { schedules } from "./0002_schedules.js"
 import { operations } from "./0003_operations.js"
+import { imports } from "./0004_imports.js"
 
 interface Migration {
   readonly version: number
@@ -22,7 +23,8 @@ interface Migration {
 export const migrations: ReadonlyArray<Migration> = [
   { version: 1, name: "initial", oldestReader: 1, up: initial },
   { version: 2, name: "schedules", oldestReader: 1, up: schedules },
-  { version: 3, name: "operations", oldestReader: 1, up: operations }
+  { version: 3, name: "operations", oldestReader: 1, up: operations },
+  { version: 4, name: "imports", oldestReader: 1, up: imports }
 ]
 
 export const latest: number = migrations[migrations.length - 1]?.version ?? 0

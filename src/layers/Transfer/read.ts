@@ -1,0 +1,115 @@
+/**
+ * export: reads a namespace page by page, and looks first whether it is at rest.
+ */
+import { Effect } from "effect"
+import type { StoreError } from "../../services/Errors.js"
+import type { TransferRecord } from "../../services/TransferRecord.js"
+import { type Names, type PerEngine, type Row, type Session, type Statement, statement } from "../engine.js"
+import { bool, int } from "../Queue/statements/rows.js"
+import { type Columns, columns, propertiesOf } from "./columns.js"
+
+/** Where a page begins, and what it is of. */
+export interface Page {
+  readonly queues: ReadonlyArray<string> | null
+  readonly after: number
+  /** Dead letters: died at or after. */
+  readonly from: number
+  readonly limit: number
+}
+
+type Read = (session: Session, page: Page) => Effect.Effect<ReadonlyArray<TransferRecord>, StoreError>
+
+export interface Reads {
+  readonly origin: (session: Session) => Effect.Effect<string, StoreError>
+  readonly now: (session: Session) => Effect.Effect<number, StoreError>
+  /** Queues with live jobs that are not paused, and those with leased ones. */
+  readonly busy: (
+    session: Session,
+    queues: ReadonlyArray<string> | null
+  ) => Effect.Effect<{ readonly unpaused: ReadonlyArray<string>; readonly leased: ReadonlyArray<string> }, StoreError>
+  readonly jobs: Read
+  readonly dead: Read
+  readonly completed: Read
+  /** The rest are few: each in one page. */
+  readonly queues: Read
+  readonly keys: Read
+  readonly schedules: Read
+}
+
+const within: PerEngine<(column: string) => string> = {
+  postgres: (column) => `(:queues::text[] IS NULL OR ${column} = ANY (:queues::text[]))`,
+  sqlite: (column) => `(:queues IS NULL OR ${column} IN (SELECT value FROM json_each(:queues)))`
+}
+
+const listed: PerEngine<(queues: ReadonlyArray<string> | null) => unknown> = {
+  postgres: (queues) => queues,
+  sqlite: (queues) => (queues === null ? null : JSON.stringify(queues))
+}
+
+const record = (type: string, list: Columns, row: Row, more: object = {}): TransferRecord =>
+  ({ type, ...propertiesOf(row, list), ...more }) as TransferRecord
+
+export const makeReads = (n: Names): Reads => {
+  const of = within[n.engine]
+  const origin = statement(n, "export_origin", `SELECT id FROM ${n.identity}`)
+  const present = statement(n, "present", `SELECT ${n.now} AS now`)
+  const busy = statement(
+    n,
+    "export_busy",
+    `SELECT j.queue, max(CASE WHEN j.token IS NULL THEN 0 ELSE 1 END) AS leased,
+      (SELECT q.paused_at FROM ${n.queues} q WHERE q.name = j.queue) IS NULL AS unpaused
+    FROM ${n.jobs} j WHERE ${of("j.queue")} GROUP BY j.queue ORDER BY j.queue`
+  )
+  const jobs = statement(
+    n,
+    "export_jobs",
+    `SELECT j.*, EXISTS (SELECT 1 FROM ${n.dedupeKeys} k
+        WHERE k.queue = j.queue AND k.dedupe_key = j.dedupe_key AND k.job_id = j.id AND k.free_at IS NULL) AS holds_key
+    FROM ${n.jobs} j WHERE j.id > :after AND ${of("j.queue")} ORDER BY j.id LIMIT :limit`
+  )
+  const dead = statement(
+    n,
+    "export_dead",
+    `SELECT d.*, EXISTS (SELECT 1 FROM ${n.laneBlocks} b WHERE b.letter_id = d.id) AS blocks_key
+    FROM ${n.deadLetters} d WHERE d.id > :after AND d.died_at >= :from AND ${of("d.queue")} ORDER BY d.id LIMIT :limit`
+  )
+  const completed = statement(
+    n,
+    "export_completed",
+    `SELECT c.* FROM ${n.completedJobs} c WHERE c.id > :after AND ${of("c.queue")} ORDER BY c.id LIMIT :limit`
+  )
+  const queues = statement(n, "export_queues", `SELECT * FROM ${n.queues} WHERE ${of("name")} ORDER BY name`)
+  const keys = statement(
+    n,
+    "export_keys",
+    `SELECT * FROM ${n.dedupeKeys} WHERE free_at > ${n.now} AND ${of("queue")} ORDER BY queue, dedupe_key`
+  )
+  const schedules = statement(n, "export_schedules", `SELECT * FROM ${n.schedules} WHERE ${of("queue")} ORDER BY name`)
+  const read =
+    (text: Statement, make: (row: Row) => TransferRecord): Read =>
+    (session, { after, from, limit, queues: some }) =>
+      Effect.map(session.execute(text, { after, from, limit, queues: listed[n.engine](some) }), (rows) =>
+        rows.map(make)
+      )
+  return {
+    origin: (session) => Effect.map(session.execute(origin, {}), ([row]) => String(row?.id)),
+    now: (session) => Effect.map(session.execute(present, {}), ([row]) => int(row?.now)),
+    busy: (session, some) =>
+      Effect.map(session.execute(busy, { queues: listed[n.engine](some) }), (rows) => {
+        const named = (where: (row: Row) => boolean) => rows.filter(where).map((row) => String(row.queue))
+        return { unpaused: named((row) => bool(row.unpaused)), leased: named((row) => int(row.leased) === 1) }
+      }),
+    jobs: read(jobs, (row) => record("job", columns.job, row, { id: int(row.id), holdsKey: bool(row.holds_key) })),
+    dead: read(dead, (row) => record("dead", columns.dead, row, { id: int(row.id), blocksKey: bool(row.blocks_key) })),
+    completed: read(completed, (row) => record("completed", columns.completed, row, { id: int(row.id) })),
+    queues: read(queues, (row) => record("queue", columns.queue, row)),
+    keys: read(keys, (row) => ({
+      type: "key",
+      queue: String(row.queue),
+      dedupeKey: String(row.dedupe_key),
+      jobId: int(row.job_id),
+      freeAt: int(row.free_at)
+    })),
+    schedules: read(schedules, (row) => record("schedule", columns.schedule, row))
+  }
+}
