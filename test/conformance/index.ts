@@ -1,15 +1,22 @@
 /** Every promise of the store, the locks, the wakes and the workers, put to one engine. */
 import { claimSuite } from "./claim.js"
+import { deadLetterQueuesSuite } from "./deadLetterQueues.js"
+import { deadLettersSuite } from "./deadLetters.js"
 import { dedupeSuite } from "./dedupe.js"
+import { dedupeOptionsSuite } from "./dedupeOptions.js"
 import { enqueueSuite } from "./enqueue.js"
 import { errorsSuite } from "./errors.js"
 import { expirySuite } from "./expiry.js"
+import { introspectionSuite } from "./introspection.js"
 import { leaseSuite } from "./lease.js"
 import { lockSuite } from "./lock.js"
 import { namespaceSuite } from "./namespace.js"
+import { operationsSuite } from "./operations.js"
 import { orderingSuite } from "./ordering.js"
 import { outboxSuite } from "./outbox.js"
 import { refusalSuite } from "./refusal.js"
+import { retentionSuite } from "./retention.js"
+import { schedulesSuite } from "./schedules.js"
 import { settleSuite } from "./settle.js"
 import type { Suite } from "./support.js"
 import { textSuite } from "./text.js"
@@ -41,10 +48,20 @@ const suites: ReadonlyArray<Suite> = [
   expirySuite,
   errorsSuite,
   transactionSuite,
-  orderingSuite,
   lockSuite,
   wakeSuite,
   namespaceSuite
+]
+
+const operationSuites: ReadonlyArray<Suite> = [
+  orderingSuite,
+  schedulesSuite,
+  deadLettersSuite,
+  deadLetterQueuesSuite,
+  retentionSuite,
+  dedupeOptionsSuite,
+  operationsSuite,
+  introspectionSuite
 ]
 
 const workerSuites: ReadonlyArray<Suite> = [
@@ -66,6 +83,11 @@ const workerSuites: ReadonlyArray<Suite> = [
 /** The store, the locks and the wakes. */
 export const conformance: Suite = (engine, options) => {
   for (const suite of suites) suite(engine, options)
+}
+
+/** Ordering keys, schedules, dead letters and what operators do. */
+export const operationsConformance: Suite = (engine, options) => {
+  for (const suite of operationSuites) suite(engine, options)
 }
 
 /** The workers, in files of their own: they take as long again. */
