@@ -49,6 +49,17 @@ const anyOf: PerEngine<string> = {
   sqlite: "id IN (SELECT value FROM json_each(:ids))"
 }
 
+const parameterOf: Readonly<Record<string, string>> = { queue: ":queue", ordering_key: ":place" }
+
+/** After the cursor in the order of an index: see `paged` of the letters for why PostgreSQL is given rows. */
+const inOrder: PerEngine<(by: ReadonlyArray<string>) => string> = {
+  postgres: (by) => {
+    const values = by.map((column) => parameterOf[column]).join(", ")
+    return `(${by.join(", ")}, id) > (${values}, :after::bigint) AND (${by.join(", ")}) <= (${values})`
+  },
+  sqlite: (by) => `${by.map((column) => `${column} = ${parameterOf[column]}`).join(" AND ")} AND id > :after`
+}
+
 /** What finds the rows: their ids, the dedupe key they hold, their ordering key, their states, or their ids in turn. */
 type By = "ids" | "key" | "place" | "states" | "walk"
 
@@ -64,28 +75,33 @@ const make = (n: Names): Select => {
     const wanted = states === null ? "" : [...new Set(states)].sort().join("_")
     const parts = `${ids === null ? "" : "i"}${dedupeKey === null ? "" : "k"}${orderingKey === null ? "" : "o"}`
     const name = `select_${by}_${parts}_${wanted}`
-    const where = [
-      "queue = :queue AND id > :after AND enqueued_at >= :from AND enqueued_at < :until",
+    const rest = [
+      "enqueued_at >= :from AND enqueued_at < :until",
       ...(ids === null ? [] : [anyOf[n.engine]]),
       ...(dedupeKey === null ? [] : [`id IN (${holders}) AND dedupe_key = :key`]),
-      ...(orderingKey === null ? [] : ["ordering_key = :place"]),
+      ...(orderingKey === null || by === "place" ? [] : ["ordering_key = :place"]),
       ...(states === null ? [] : [`(${states.map((state) => conditions[state]).join(" OR ")})`])
     ].join(" AND ")
-    const source =
-      by === "states"
-        ? `WITH waiting AS MATERIALIZED (
-        SELECT id FROM ${n.jobs} WHERE token IS NULL AND visible_at IS NOT NULL AND ${where}
+    const where = `queue = :queue AND id > :after AND ${rest}`
+    // Not by id: a planner might find the ids after the cursor few, and walk through those of all queues
+    const near = `queue = :queue AND id + 0 > :after AND ${rest}`
+    const sources: Readonly<Record<By, string>> = {
+      states: `WITH waiting AS MATERIALIZED (
+        SELECT id FROM ${n.jobs} WHERE token IS NULL AND visible_at IS NOT NULL AND ${near}
       ), blocked AS MATERIALIZED (
-        SELECT id FROM ${n.jobs} WHERE visible_at IS NULL AND ${where} ORDER BY id LIMIT :limit
+        SELECT id FROM ${n.jobs} WHERE visible_at IS NULL AND ${inOrder[n.engine](["queue"])} AND ${rest} ORDER BY queue, id LIMIT :limit
       ), leased AS MATERIALIZED (
-        SELECT id FROM ${n.jobs} WHERE token IS NOT NULL AND ${where}
+        SELECT id FROM ${n.jobs} WHERE token IS NOT NULL AND ${near}
       ), found AS MATERIALIZED (
         SELECT id FROM waiting UNION ALL SELECT id FROM blocked UNION ALL SELECT id FROM leased
-      ) SELECT id FROM found ORDER BY id LIMIT :limit`
-        : by === "place"
-          ? // In the order of its index: by id alone a planner might walk through all jobs
-            `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY queue, ordering_key, id LIMIT :limit`
-          : `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY id LIMIT :limit`
+      ) SELECT id FROM found ORDER BY id LIMIT :limit`,
+      place: `SELECT id FROM ${n.jobs} WHERE ordering_key IS NOT NULL AND ${inOrder[n.engine](["queue", "ordering_key"])} AND ${rest}
+      ORDER BY queue, ordering_key, id LIMIT :limit`,
+      ids: `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY id LIMIT :limit`,
+      key: `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY id LIMIT :limit`,
+      walk: `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY id LIMIT :limit`
+    }
+    const source = sources[by]
     const compiled = known.get(name) ?? statement(n, name, source)
     known.set(name, compiled)
     return compiled

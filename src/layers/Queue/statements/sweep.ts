@@ -89,7 +89,7 @@ const due = (n: Names) => {
   const all = text(
     "sweep_due",
     "",
-    ` OR EXISTS (SELECT 1 FROM ${n.dedupeKeys} WHERE free_at IS NOT NULL AND free_at <= ${n.now})`
+    ` OR (SELECT min(free_at) FROM ${n.dedupeKeys} WHERE free_at IS NOT NULL) <= ${n.now}`
   )
   const one = text("sweep_due_of", " AND q.name = :queue", "")
   return (session: Session, queue: string | undefined) =>
