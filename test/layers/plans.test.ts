@@ -325,6 +325,8 @@ describe("PostgreSQL", () => {
       for (const pass of ["advance: advance", "advance: advance (generic plan)"].map((name) => big[name] as Cost)) {
         expect(pass.rows, pass.shape).toBeLessThanOrEqual(7 * 12 + 13 * 12)
         expect(pass.buffers, pass.shape).toBeLessThanOrEqual(100 * 12)
+        // The index of all that are blocked looks small to a planner whose statistics are old
+        expect(pass.shape).not.toMatch(/jobs_blocked/)
       }
     }
   )

@@ -33,10 +33,13 @@ export interface Lanes {
   readonly nextMarked: (session: Session, after: string) => Effect.Effect<string | undefined, StoreError>
 }
 
-/** Nobody of this key is unblocked, and no dead letter holds it. A LIMIT keeps a planner from reading whole tables. */
-const free = (n: Names, queue: string, key: string): string =>
+/**
+ * Nobody of this key is unblocked, and no dead letter holds it: one of an earlier job, that is, so that a letter that is
+ * requeued at the head does not wait for those after it. A LIMIT keeps a planner from reading whole tables.
+ */
+const free = (n: Names, queue: string, key: string, id: string): string =>
   `(SELECT 1 FROM ${n.jobs} h WHERE h.queue = ${queue} AND h.ordering_key = ${key} AND h.ordering_key IS NOT NULL AND h.visible_at IS NOT NULL LIMIT 1) IS NULL
-      AND (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key} LIMIT 1) IS NULL`
+      AND (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key} AND b.letter_id < ${id} LIMIT 1) IS NULL`
 
 /**
  * One pass at a time per queue, by a lock that ends with the statement's transaction: two passes with different
@@ -46,6 +49,7 @@ const free = (n: Names, queue: string, key: string): string =>
  * A job that somebody has locked (to replace, change or cancel it in a transaction of theirs) is not waited for: its key
  * is marked again, behind the others. The comparisons of rows make every planner walk `lane_marks_by_queue`, mark by
  * mark, and find the first job of a key in `jobs_ordered`: otherwise it might sort all marks, or walk through all jobs.
+ * A plain `visible_at IS NULL` would invite it to read all that are blocked, by their own index.
  */
 const postgres = (n: Names, notify: boolean): Lanes => {
   const pass = statement(
@@ -65,9 +69,9 @@ const postgres = (n: Names, notify: boolean): Lanes => {
         SELECT j.id, j.queue, j.ordering_key FROM ${n.jobs} j
         WHERE j.ordering_key IS NOT NULL AND (j.queue, j.ordering_key, j.id) > (:queue, k.ordering_key, 0)
         ORDER BY j.queue, j.ordering_key, j.id LIMIT 1
-      ) f WHERE f.queue = :queue AND f.ordering_key = k.ordering_key AND ${free(n, ":queue", "k.ordering_key")}
+      ) f WHERE f.queue = :queue AND f.ordering_key = k.ordering_key AND ${free(n, ":queue", "k.ordering_key", "f.id")}
     ), held AS MATERIALIZED (
-      SELECT j.id FROM ${n.jobs} j WHERE j.id = ANY (ARRAY(SELECT id FROM heads)) AND j.visible_at IS NULL FOR UPDATE SKIP LOCKED
+      SELECT j.id FROM ${n.jobs} j WHERE j.id = ANY (ARRAY(SELECT id FROM heads)) AND coalesce(j.visible_at, -1) = -1 FOR UPDATE SKIP LOCKED
     ), unblocked AS (
       UPDATE ${n.jobs} j SET visible_at = j.due_at WHERE j.id = ANY (ARRAY(SELECT id FROM held)) RETURNING j.id
     ), done AS (
@@ -105,7 +109,7 @@ export const advanceKey = (n: Names) => {
     "advance",
     `UPDATE ${n.jobs} SET visible_at = due_at
     WHERE id = (SELECT j.id FROM ${n.jobs} j WHERE j.queue = :queue AND j.ordering_key = :key ORDER BY j.id LIMIT 1)
-      AND visible_at IS NULL AND token IS NULL AND ${free(n, ":queue", ":key")}
+      AND visible_at IS NULL AND token IS NULL AND ${free(n, ":queue", ":key", "id")}
     RETURNING id`
   )
   return (session: Session, queue: string, key: string): Effect.Effect<number | undefined, StoreError> =>
