@@ -19,7 +19,7 @@ import {
   type TransactionOpen
 } from "./services/Errors.js"
 import { decoder } from "./services/encode.js"
-import type { DeadRow, LiveRow } from "./services/JobRows.js"
+import type { CompletedRow, DeadRow, LiveRow } from "./services/JobRows.js"
 import type { Definition } from "./services/Queue.js"
 import { Queue } from "./services/QueueStore.js"
 
@@ -150,6 +150,16 @@ export const enqueued = <A, I>(
       )
     )
   })
+
+/**
+ * The completed jobs that a queue retains, newest first.
+ *
+ * @since 0.1.0
+ * @category assertions
+ */
+export const completed = <A, I>(
+  queue: Definition<A, I>
+): Effect.Effect<ReadonlyArray<CompletedRow>, QueueError, Queue> => queue.completed({ limit: 1_000 })
 
 /**
  * The dead letters of a queue, newest first.

@@ -69,6 +69,16 @@ describe("alkstore/Testing", () => {
       })
     )
 
+    it.effect("completed jobs that a queue retains can be looked at", () =>
+      Effect.gen(function* () {
+        const queue = Queue.make("retained", { payload: Schema.String, retainCompleted: "1 hour" })
+        yield* queue.enqueue("a")
+        const [job] = yield* queue.claim()
+        yield* job?.ack ?? Effect.void
+        expect((yield* Testing.completed(queue)).map(({ payload }) => payload)).toEqual(['"a"'])
+      })
+    )
+
     it.effect("drain says so when jobs are left and nothing moves any more", () =>
       Effect.gen(function* () {
         const queue = make("unattended")
