@@ -315,6 +315,17 @@ describe("an export", () => {
     expect(whole).toMatchObject({ right: { complete: true, jobs: { imported: 3, skipped: 0 } } })
   })
 
+  it("has what dies while it reads (G177)", async () => {
+    await using source = await open("sqlite")
+    const [first, second] = await source.run(Any.enqueueMany(["dead", "dying"]))
+    await source.run(Effect.zipRight(Any.cancel(first?.id ?? 0), Any.pause))
+    const cancelNow = Any.cancel(second?.id ?? 0)
+    const reading = Transfer.export().pipe(Stream.tap(({ type }) => (type === "dead" ? cancelNow : Effect.void)))
+    const records = Chunk.toReadonlyArray(await source.run(Stream.runCollect(reading)))
+    const ids = records.flatMap((record) => (record.type === "dead" ? [record.id] : []))
+    expect(new Set(ids)).toEqual(new Set([first?.id, second?.id]))
+  })
+
   it("of some queues has those and their schedules only (G177)", async () => {
     await using source = await open("sqlite")
     await source.run(furnish)

@@ -75,9 +75,17 @@ const noted: Columns = [
 /** Two batches take keys in the same order, and so never wait for each other in a circle. */
 const sorted: PerEngine<string> = { postgres: 'ORDER BY dedupe_key COLLATE "C"', sqlite: "ORDER BY dedupe_key" }
 
-const among: PerEngine<(column: string) => string> = {
-  postgres: (column) => `${column} IN (SELECT json_array_elements_text(:rows::json))`,
-  sqlite: (column) => `${column} IN (SELECT value FROM json_each(:rows))`
+/**
+ * PostgreSQL: one look into the index for each, said so that no planner, whatever it knows of a table that has just been
+ * filled, reads all that has been imported for each page.
+ */
+const known: PerEngine<(n: Names) => string> = {
+  postgres: (n) =>
+    `SELECT i.source, i.target_id FROM json_array_elements_text(:rows::json) AS g (source) CROSS JOIN LATERAL (
+      SELECT source, target_id FROM ${n.imports} WHERE origin = :origin AND kind = :kind AND source = g.source COLLATE "C" LIMIT 1
+    ) AS i`,
+  sqlite: (n) =>
+    `SELECT source, target_id FROM ${n.imports} WHERE origin = :origin AND kind = :kind AND source IN (SELECT value FROM json_each(:rows))`
 }
 
 const text = (rows: ReadonlyArray<unknown>) => ({ rows: JSON.stringify(rows) })
@@ -221,11 +229,7 @@ const keysOf = (n: Names): Pick<Writes, "takeKeys" | "holders"> => {
 export const makeWrites = (n: Names, notify: boolean): Writes => {
   const rows = rowsFrom[n.engine]
   const lock = statement(n, "import_lock", "SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0))")
-  const known = statement(
-    n,
-    "import_known",
-    `SELECT source, target_id FROM ${n.imports} WHERE origin = :origin AND kind = :kind AND ${among[n.engine]("source")}`
-  )
+  const find = statement(n, "import_known", known[n.engine](n))
   const note = statement(
     n,
     "import_note",
@@ -248,7 +252,7 @@ export const makeWrites = (n: Names, notify: boolean): Writes => {
       isPostgres ? Effect.asVoid(session.execute(lock, { lock: `alkstore:import:${n.namespace}` })) : Effect.void,
     known: (session, origin, kind, sources) =>
       Effect.map(
-        session.execute(known, { origin, kind, ...text(sources) }),
+        session.execute(find, { origin, kind, ...text(sources) }),
         (found) => new Map(found.map((row) => [String(row.source), intOrNull(row.target_id)]))
       ),
     note: (session, origin, kind, notes) =>
