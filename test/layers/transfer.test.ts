@@ -165,6 +165,10 @@ describe.each(ways)("from %s to %s", (from, to) => {
     expect(counted(await target.run(take), "imported")).toBe(0)
     expect(await inventory(target)).toEqual(before)
 
+    // A letter's window is its own here, too: it can be requeued while it lasts
+    const requeued = await target.run(Any.deadLetters.requeue({ reason: "failed" }))
+    expect(requeued).toMatchObject({ requeued: 1, keyHeld: 0 })
+
     // Payloads are what they were, the order is, and a blocked key goes on in order when its letter is requeued
     const done: Array<unknown> = []
     const handler = (job: { readonly payload: unknown }) => Effect.sync(() => void done.push(job.payload))
