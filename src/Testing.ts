@@ -27,7 +27,7 @@ const memory = (options: Options) =>
   layerWith(
     // Instead of every 15 s, which would be thousands of timers, the sweep is part of `advance`
     { sweeper: false, ...options },
-    { virtualTime: true, wake: PollWake.layerLocal(Duration.hours(1), "", true) }
+    { virtualTime: true, wake: PollWake.layerLocal(Duration.days(1), "", true) }
   )
 
 /**

@@ -214,7 +214,11 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
         const payload = yield* decode(row.payload)
         const job = yield* makeJob(queue, row, Either.getOrUndefined(payload) as A)
         if (Either.isRight(payload)) claimed.push(job.handle)
-        else yield* job.undecodable(payload.left)
+        // What was claimed beside it is in hand, whatever becomes of this one
+        else
+          yield* Effect.catchAll(job.undecodable(payload.left), (error) =>
+            Effect.logWarning(`queue ${name}: job ${row.id} cannot be decoded, and could not be given back`, error)
+          )
       }
       return claimed
     }),

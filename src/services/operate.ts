@@ -201,6 +201,8 @@ export const makeOperations = (target: Target): QueueOperations => {
     Effect.gen(function* () {
       const queue = yield* Queue
       yield* check
+      // Outside of a transaction that this may stand in: else the first enqueue in it would wait for its row
+      yield* queue.define(settings, "producer")
       return yield* queue.setPaused(name, paused)
     })
   return {

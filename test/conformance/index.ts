@@ -1,4 +1,5 @@
 /** Every promise of the store, the locks, the wakes and the workers, put to one engine. */
+import { besideSuite } from "./beside.js"
 import { claimSuite } from "./claim.js"
 import { deadLetterQueuesSuite } from "./deadLetterQueues.js"
 import { deadLettersSuite } from "./deadLetters.js"
@@ -54,6 +55,7 @@ const suites: ReadonlyArray<Suite> = [
 ]
 
 const operationSuites: ReadonlyArray<Suite> = [
+  besideSuite,
   orderingSuite,
   schedulesSuite,
   deadLettersSuite,

@@ -49,7 +49,7 @@ const seams = ({ silent, virtual }: EngineOptions) => ({
   ...(silent === true
     ? { wake: PollWake.layerSilent(Duration.millis(virtual === true ? 1_000 : 50)) }
     : virtual === true
-      ? { wake: PollWake.layerLocal(Duration.hours(1), "", true) }
+      ? { wake: PollWake.layerLocal(Duration.days(1), "", true) }
       : {}),
   virtualTime: virtual === true
 })

@@ -4,7 +4,7 @@
 import { Effect, Layer } from "effect"
 import { Clock } from "../../services/Clock.js"
 import { EnqueueUncertain, InvalidArgument, type StoreError } from "../../services/Errors.js"
-import { countDied, countExpired } from "../../services/metrics.js"
+import { countDied } from "../../services/metrics.js"
 import {
   type ClaimRequest,
   type ClaimResult,
@@ -15,8 +15,9 @@ import {
 } from "../../services/QueueStore.js"
 import { type Database, detached, type Verb } from "../Database/Database.js"
 import { connecting } from "../storeError.js"
+import { makeExpire } from "./expire.js"
 import { makeSweep } from "./maintain.js"
-import { moveLapsed, page } from "./moveLapsed.js"
+import { moveLapsed } from "./moveLapsed.js"
 import { makeOperations } from "./operations.js"
 import type { Claimed } from "./statements/claim.js"
 import { needsTransaction } from "./statements/enqueue.js"
@@ -65,6 +66,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const clock = yield* Clock
     const store = yield* makeStore(db, options)
     const { advance, advanceSoon, announce, verbs } = store
+    const expiry = makeExpire(store)
     const defined = new Map<string, string>()
 
     const defineQueue: Service["define"] = (settings, by) =>
@@ -128,15 +130,8 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const clear = (queue: string, met: Claimed) =>
       Effect.gen(function* () {
         const advanced = met.marked ? yield* advance(queue) : none
-        if (met.expired > 0)
-          yield* Effect.flatMap(
-            db.joined("write", "sweep", (session) => verbs.sweep.expire(session, queue, page)),
-            ({ queues, woken }) => {
-              countExpired(queues)
-              return announce(woken)
-            }
-          )
-        const changed = met.expired > 0 || advanced.unblocked > 0 || advanced.more
+        const expired = met.expired > 0 ? yield* expiry.joined(queue) : 0
+        const changed = expired > 0 || advanced.unblocked > 0 || advanced.more
         if (!met.lapsed) return changed
         const lapsed = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
         const { crashed, died, recovered, woken } = lapsed
@@ -158,6 +153,31 @@ const make = (db: Database, options: SqlQueueOptions) =>
       )
     }
 
+    /**
+     * Clears the way and claims again, if that can bring more. What was claimed before is committed: a failure of this
+     * must not take it out of its claimant's hands.
+     */
+    const again = (request: ClaimRequest, met: Claimed, claimed: number, round: number) =>
+      Effect.gen(function* () {
+        const cleared = yield* clear(request.queue, met)
+        if ((!cleared && round > 0) || claimed >= request.limit) return undefined
+        return yield* claimOnce({ ...request, limit: request.limit - claimed })
+      }).pipe(
+        Effect.catchAll((error) =>
+          Effect.flatMap(db.joins, (joins) =>
+            joins || claimed === 0
+              ? Effect.fail(error)
+              : Effect.as(
+                  Effect.logWarning(
+                    `queue ${request.queue}: what stands before its ready jobs could not be moved`,
+                    error
+                  ),
+                  undefined
+                )
+          )
+        )
+      )
+
     const claimJobs: Service["claim"] = (request) =>
       Effect.gen(function* () {
         const start = yield* clock.monotonic
@@ -173,9 +193,9 @@ const make = (db: Database, options: SqlQueueOptions) =>
             yield* advanceSoon(request.queue)
             break
           }
-          const cleared = yield* clear(request.queue, met)
-          if ((!cleared && round > 0) || rows.length >= request.limit) break
-          met = yield* claimOnce({ ...request, limit: request.limit - rows.length })
+          const next = yield* again(request, met, rows.length, round)
+          if (next === undefined) break
+          met = next
         }
         // Seen and left behind: for free handlers only
         const left = met.seen > met.rows.length

@@ -3,8 +3,9 @@
  * have passed. Page by page; one bad row never stops the rest.
  */
 import { Effect } from "effect"
-import { countDied, countExpired } from "../../services/metrics.js"
+import { countDied } from "../../services/metrics.js"
 import type { Service, SweepResult } from "../../services/QueueStore.js"
+import { makeExpire } from "./expire.js"
 import { moveLapsed, page } from "./moveLapsed.js"
 import { type Cursor, fromStart } from "./statements/sweep.js"
 import type { Store } from "./store.js"
@@ -16,7 +17,10 @@ interface Result {
   purged: number
 }
 
-export const makeSweep = ({ advance, announce, db, verbs }: Store): Service["sweepExpired"] => {
+export const makeSweep = (store: Store): Service["sweepExpired"] => {
+  const { advance, announce, db, verbs } = store
+  const expiry = makeExpire(store)
+
   const expire = (queue: string | undefined, result: Result) =>
     Effect.gen(function* () {
       for (;;) {
@@ -26,11 +30,9 @@ export const makeSweep = ({ advance, announce, db, verbs }: Store): Service["swe
             ? (yield* db.apart("read", "sweep", (session) => verbs.sweep.expire(session, queue, 1))).count
             : 1
         if (look === 0) return
-        const moved = yield* db.apart("write", "sweep", (session) => verbs.sweep.expire(session, queue, page))
-        yield* announce(moved.woken)
-        countExpired(moved.queues)
-        result.expired += moved.count
-        if (moved.count < page) return
+        const { count, more } = yield* expiry.apart(queue)
+        result.expired += count
+        if (!more) return
       }
     })
 

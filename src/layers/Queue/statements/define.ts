@@ -22,6 +22,8 @@ const settings = [
   "defaults",
   "defined_by"
 ]
+/** The parameters of the settings, in their order. */
+const parameters = [":maxCrashes", ":retainCompleted", ":retainDead", ":deadLetterQueue", ":onDead", ":defaults", ":by"]
 
 export interface Define {
   readonly upsert: (
@@ -38,26 +40,37 @@ const make = (n: Names): Define => {
     n,
     "define",
     `INSERT INTO ${n.queues} AS q (name, ${settings.join(", ")}, updated_at)
-    VALUES (:name, :maxCrashes, :retainCompleted, :retainDead, :deadLetterQueue, :onDead, :defaults, :by, ${n.now})
+    VALUES (:name, ${parameters.join(", ")}, ${n.now})
     ON CONFLICT (name) DO UPDATE SET ${settings.map((column) => `${column} = excluded.${column}`).join(", ")}, updated_at = excluded.updated_at
     WHERE (q.defined_by = 'producer' OR excluded.defined_by = 'worker')
       AND NOT (${settings.map((column) => same[n.engine](`q.${column}`, `excluded.${column}`)).join(" AND ")})`
   )
+  const known = statement(
+    n,
+    "define_known",
+    `SELECT 1 AS known FROM ${n.queues} q WHERE q.name = :name
+      AND ((q.defined_by <> 'producer' AND :by <> 'worker') OR (${settings
+        .map((column, index) => same[n.engine](`q.${column}`, parameters[index] ?? ""))
+        .join(" AND ")}))`
+  )
   const follow = statement(n, "define_follow", `SELECT dead_letter_queue FROM ${n.queues} WHERE name = :name`)
   return {
-    upsert: (session, queue, by) =>
-      Effect.asVoid(
-        session.execute(upsert, {
-          name: queue.name,
-          maxCrashes: queue.maxCrashes,
-          retainCompleted: queue.retainCompletedMillis,
-          retainDead: queue.retainDeadMillis,
-          deadLetterQueue: queue.deadLetterQueue,
-          onDead: queue.onDead,
-          defaults: queue.defaults,
-          by
-        })
-      ),
+    upsert: (session, queue, by) => {
+      const values = () => ({
+        name: queue.name,
+        maxCrashes: queue.maxCrashes,
+        retainCompleted: queue.retainCompletedMillis,
+        retainDead: queue.retainDeadMillis,
+        deadLetterQueue: queue.deadLetterQueue,
+        onDead: queue.onDead,
+        defaults: queue.defaults,
+        by
+      })
+      // An upsert that changes nothing would still wait for whoever has the row locked: a pause in an open transaction
+      return Effect.flatMap(session.execute(known, values()), (rows) =>
+        rows.length > 0 ? Effect.void : Effect.asVoid(session.execute(upsert, values()))
+      )
+    },
     leadsTo: (session, from, name) =>
       Effect.gen(function* () {
         const met = new Set<string>()

@@ -5,9 +5,11 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import { stateOf } from "../../../services/JobState.js"
 import type { NewJob, Receipt } from "../../../services/QueueStore.js"
-import { type Names, nextval, type PerEngine, type Row, type Session, type Statement, statement } from "../../engine.js"
+import { type Names, nextval, type PerEngine, type Session, statement } from "../../engine.js"
+import { dueAt, heldBy, isFree, isSpent, replaceText } from "./holder.js"
 import { advanceKey } from "./lanes.js"
-import { bool, int, intOrNull } from "./rows.js"
+import { bool, int } from "./rows.js"
+import { sweep } from "./sweep.js"
 
 type Enqueue = (
   n: Names,
@@ -46,10 +48,6 @@ const richColumns = `${columns}, dedupe_scope, dedupe_window_ms, ordering_key`
 /** Whether a job has more than most: kept out of the statement that most jobs go through. */
 const isRich = (job: NewJob): boolean =>
   job.orderingKey !== null || job.dedupeScope !== null || job.dedupeWindowMillis !== null
-
-/** Now plus the delay, or runAt unless it has passed. */
-const dueAt = (n: Names, max: string, at: string, delay: string) =>
-  `CASE WHEN ${at} IS NULL THEN ${n.now} + ${delay} ELSE ${max}(${at}, ${n.now}) END`
 
 /**
  * One statement: ids first, then the keys (in sorted order, so that two batches cannot wait for each other; the first
@@ -95,7 +93,7 @@ const postgres: Enqueue = (n, notify) => {
   const holders = statement(
     n,
     "enqueue_holders",
-    `SELECT k.dedupe_key, k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, ${n.now} AS now
+    `SELECT k.dedupe_key, k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, coalesce(j.token IS NULL AND j.expires_at <= ${n.now}, false) AS spent, ${n.now} AS now
     FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id
     WHERE k.queue = :queue AND k.dedupe_key = ANY (:keys::text[])`
   )
@@ -106,6 +104,7 @@ const postgres: Enqueue = (n, notify) => {
     `DELETE FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key AND k.job_id = :holder AND k.free_at IS NOT DISTINCT FROM :freeAt::bigint
       AND NOT EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.id = k.job_id)`
   )
+  const expire = sweep.postgres(n, notify)
   const replace = statement(
     n,
     "enqueue_replace",
@@ -152,13 +151,16 @@ const postgres: Enqueue = (n, notify) => {
           const keys = refused.map((index) => jobs[index]?.dedupeKey)
           const found = yield* session.execute(holders, { queue, keys })
           const byKey = new Map(found.map((row) => [String(row.dedupe_key), row]))
-          for (const index of refused) {
+          const holderOf = (index: number) => int(byKey.get(jobs[index]?.dedupeKey as string)?.job_id ?? 0)
+          // In the order of the jobs, so that two batches that replace do not wait for each other
+          for (const index of [...refused].sort((a, b) => holderOf(a) - holderOf(b) || a - b)) {
             const row = byKey.get(jobs[index]?.dedupeKey as string)
             if (row === undefined) continue
             if (isFree(row)) {
               const seen = { holder: row.job_id, freeAt: row.free_at }
               yield* session.execute(orphan, { queue, key: row.dedupe_key, ...seen })
-            } else
+            } else if (isSpent(row, jobs[index] as NewJob)) yield* expire.expireJob(session, int(row.job_id))
+            else
               receipts[index] = yield* heldBy(session, replace, row, jobs[index] as NewJob, {
                 queue,
                 channel: n.channel
@@ -171,64 +173,12 @@ const postgres: Enqueue = (n, notify) => {
     })
 }
 
-/** A key that holds nobody off: its job has ended and its window, if it had one, has passed. */
-const isFree = (row: Row): boolean =>
-  row.live_id === null && (intOrNull(row.free_at) === null || int(row.free_at) <= int(row.now))
-
-/** Payload, headers and times of a job that nobody holds are replaced; its attempts and errors start afresh. */
-const replaceText = (n: Names, max: string) => {
-  const [at, delay] = n.engine === "sqlite" ? [":runAt", ":delay"] : [":runAt::bigint", ":delay::bigint"]
-  const due = dueAt(n, max, at, delay)
-  const big = n.engine === "sqlite" ? "" : "::bigint"
-  return `UPDATE ${n.jobs} SET payload = :payload, headers = :headers, priority = :priority, due_at = ${due},
-      visible_at = CASE WHEN visible_at IS NULL THEN NULL ELSE ${due} END,
-      expires_at = coalesce(:expiresAt${big}, ${due} + :expiresMillis${big}), expires_ms = :expiresMillis${big}, attempt = 0, crashes = 0, failures = 0,
-      errors = NULL, failure_times = NULL, progress = NULL, undecodable_since = NULL
-    WHERE id = :id AND token IS NULL
-    RETURNING token, visible_at`
-}
-
-/** The receipt of whoever holds the key, replaced first if that is wanted and possible; none when it has just changed. */
-const heldBy = (
-  session: Session,
-  replace: Statement,
-  row: Row,
-  job: NewJob,
-  notice: { readonly queue: string; readonly channel: string }
-): Effect.Effect<Receipt | undefined, StoreError> =>
-  Effect.gen(function* () {
-    const id = int(row.job_id)
-    if (row.live_id === null) return { id, state: "ended", deduplicated: true, replaced: false }
-    const [changed] = job.replace
-      ? yield* session.execute(replace, {
-          ...notice,
-          id,
-          payload: job.payload,
-          headers: job.headers,
-          priority: job.priority,
-          delay: job.delayMillis,
-          runAt: job.runAt,
-          expiresMillis: job.expiresMillis,
-          expiresAt: job.expiresAt
-        })
-      : []
-    // It waited when it was looked at, and is claimed or gone by now: look again
-    if (job.replace && changed === undefined && intOrNull(row.token) === null) return undefined
-    const { token, visible_at } = changed ?? row
-    return {
-      id,
-      state: stateOf({ token: intOrNull(token), visibleAt: intOrNull(visible_at) }, int(row.now)),
-      deduplicated: true,
-      replaced: changed !== undefined
-    }
-  })
-
 /** Inside the write lock a look and an insert cannot be overtaken. */
 const sqlite: Enqueue = (n) => {
   const holder = statement(
     n,
     "enqueue_holders",
-    `SELECT k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, ${n.now} AS now
+    `SELECT k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, coalesce(j.token IS NULL AND j.expires_at <= ${n.now}, 0) AS spent, ${n.now} AS now
     FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id
     WHERE k.queue = :queue AND k.dedupe_key = :key`
   )
@@ -245,6 +195,7 @@ const sqlite: Enqueue = (n) => {
     VALUES (:queue, :payload, :priority, 0, :maxAttempts, ${n.now}, ${due}, CASE WHEN :place IS NULL THEN ${due} END, coalesce(:expiresAt, ${due} + :expiresMillis), :expiresMillis, :key, :headers, :scope, :window, :place)
     RETURNING id, due_at, enqueued_at`
   )
+  const expire = sweep.sqlite(n, false)
   const replace = statement(n, "enqueue_replace", replaceText(n, "max"))
   const advance = advanceKey(n)
   const hold = statement(
@@ -257,7 +208,11 @@ const sqlite: Enqueue = (n) => {
       Effect.gen(function* () {
         const key = job.dedupeKey
         if (key !== null) {
-          const [held] = yield* session.execute(holder, { queue, key })
+          let [held] = yield* session.execute(holder, { queue, key })
+          if (held !== undefined && isSpent(held, job)) {
+            yield* expire.expireJob(session, int(held.job_id))
+            held = (yield* session.execute(holder, { queue, key }))[0]
+          }
           const receipt =
             held === undefined || isFree(held)
               ? undefined

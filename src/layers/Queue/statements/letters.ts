@@ -64,10 +64,10 @@ const lives = (letter: DeadRow): string => {
 const same =
   "payload, priority, max_attempts, enqueued_at, expires_ms, dedupe_key, dedupe_scope, dedupe_window_ms, ordering_key, headers, progress"
 
-/** Retention of what has died or is completed, queue by queue, from the oldest. */
+/** PostgreSQL: retention of what has died or is completed, queue by queue, from the oldest; what is locked stays. */
 const retired = (n: Names, scope: string, table: string, at: string, setting: string, extra: string) =>
   `SELECT d.id FROM ${n.queues} q CROSS JOIN LATERAL (
-        SELECT l.id FROM ${table} l WHERE l.queue = q.name AND l.${at} <= ${n.now} - q.${setting}${extra} ORDER BY l.${at}, l.id LIMIT :limit
+        SELECT l.id FROM ${table} l WHERE l.queue = q.name AND l.${at} <= ${n.now} - q.${setting}${extra} ORDER BY l.${at}, l.id LIMIT :limit FOR UPDATE SKIP LOCKED
       ) d WHERE q.${setting} IS NOT NULL${scope} LIMIT :limit`
 
 const holds = (n: Names) => ` AND NOT EXISTS (SELECT 1 FROM ${n.laneBlocks} b WHERE b.letter_id = l.id)`
@@ -75,7 +75,8 @@ const holds = (n: Names) => ` AND NOT EXISTS (SELECT 1 FROM ${n.laneBlocks} b WH
 /**
  * A letter keeps its id, unless it has an ordering key that went on without it: then it joins the end, as a new job. A
  * dedupe key is taken only when nobody else holds it: of several letters with one key by the one whose window it is in,
- * else by the one that died first.
+ * else by the one that died first. One that a live job holds is not even tried: a conflict would lock it, and with it
+ * the ack of that job, for as long as the transaction lasts.
  */
 const postgres = (n: Names, notify: boolean): Letters => {
   const note = (from: string) =>
@@ -87,14 +88,14 @@ const postgres = (n: Names, notify: boolean): Letters => {
     n,
     "requeue",
     `WITH letters AS MATERIALIZED (
-      SELECT d.*, i.lives, ${n.now} + :delay::bigint AS due, coalesce(k.job_id = d.id AND k.free_at > ${n.now}, false) AS mine,
+      SELECT d.*, i.lives, ${n.now} + :delay::bigint AS due, coalesce(k.job_id = d.id AND k.free_at > ${n.now}, false) AS mine, (k.job_id IS NULL OR k.free_at IS NOT NULL) AS open,
         CASE WHEN d.ordering_key IS NOT NULL AND (b.letter_id IS NULL OR d.queue <> :to) THEN ${nextval(n.jobIds)} ELSE d.id END AS fresh
       FROM unnest(:ids::bigint[], :lives::text[]) AS i (id, lives) JOIN ${n.deadLetters} d ON d.id = i.id LEFT JOIN ${n.laneBlocks} b ON b.letter_id = d.id
         LEFT JOIN ${n.dedupeKeys} k ON k.queue = :to AND k.dedupe_key = d.dedupe_key
       WHERE d.id = ANY (:ids::bigint[]) ORDER BY d.died_at, d.id
     ), keys AS (
       INSERT INTO ${n.dedupeKeys} AS k (queue, dedupe_key, job_id)
-      SELECT DISTINCT ON (dedupe_key COLLATE "C") :to, dedupe_key, fresh FROM letters WHERE dedupe_key IS NOT NULL ORDER BY dedupe_key COLLATE "C", mine DESC, died_at, id
+      SELECT DISTINCT ON (dedupe_key COLLATE "C") :to, dedupe_key, fresh FROM letters WHERE dedupe_key IS NOT NULL AND open ORDER BY dedupe_key COLLATE "C", mine DESC, died_at, id
       ON CONFLICT (queue, dedupe_key) DO UPDATE SET job_id = excluded.job_id, free_at = NULL
       WHERE k.free_at IS NOT NULL AND (k.free_at <= ${n.now} OR k.job_id = ANY (:ids::bigint[]))
       RETURNING job_id

@@ -69,17 +69,21 @@ const anyOf: PerEngine<string> = {
   sqlite: "id IN (SELECT value FROM json_each(:ids))"
 }
 
-const reads = (n: Names): Pick<Operate, "signals" | "setPaused"> => {
+const reads = (n: Names, notify: boolean): Pick<Operate, "signals" | "setPaused"> => {
+  const told = (change: string) =>
+    notify && n.engine === "postgres"
+      ? `WITH changed AS (${change}) SELECT name, pg_notify(:channel, name), pg_notify(:channel, :control) FROM changed`
+      : change
   const pause = statement(
     n,
     "pause",
-    `INSERT INTO ${n.queues} AS q (name, paused_at, defined_by, updated_at) VALUES (:queue, ${n.now}, 'producer', ${n.now})
-    ON CONFLICT (name) DO UPDATE SET paused_at = excluded.paused_at WHERE q.paused_at IS NULL RETURNING name`
+    told(`INSERT INTO ${n.queues} AS q (name, paused_at, defined_by, updated_at) VALUES (:queue, ${n.now}, 'producer', ${n.now})
+    ON CONFLICT (name) DO UPDATE SET paused_at = excluded.paused_at WHERE q.paused_at IS NULL RETURNING name`)
   )
   const resume = statement(
     n,
     "resume",
-    `UPDATE ${n.queues} SET paused_at = NULL WHERE name = :queue AND paused_at IS NOT NULL RETURNING name`
+    told(`UPDATE ${n.queues} SET paused_at = NULL WHERE name = :queue AND paused_at IS NOT NULL RETURNING name`)
   )
   const signals = statement(
     n,
@@ -89,7 +93,10 @@ const reads = (n: Names): Pick<Operate, "signals" | "setPaused"> => {
   )
   return {
     setPaused: (session, queue, paused) =>
-      Effect.map(session.execute(paused ? pause : resume, { queue }), (rows) => rows.length > 0),
+      Effect.map(
+        session.execute(paused ? pause : resume, { queue, channel: n.channel, control: controlTopic(queue) }),
+        (rows) => rows.length > 0
+      ),
     signals: (session, queue, ids) =>
       Effect.map(session.execute(signals, { queue, ids: arrays[n.engine](ids) }), (rows) => ({
         paused: rows.some((row) => row.paused === true || row.paused === 1),
@@ -144,7 +151,7 @@ const postgres = (n: Names, notify: boolean): Operate => {
     SELECT id, ${leaveFacts(notify, "cancelled")} FROM gone`
   )
   return {
-    ...reads(n),
+    ...reads(n, notify),
     cancel: (session, queue, ids) =>
       Effect.map(session.execute(cancel, { queue, ids, channel: n.channel, control: controlTopic(queue) }), (rows) => ({
         outcomes: answers(ids, rows, (row) => row.outcome as CancelOutcome, "tooLate"),
@@ -179,7 +186,7 @@ const sqlite = (n: Names): Operate => {
   const remove = statement(n, "clear", `DELETE FROM ${n.jobs} WHERE id = :id`)
   const leave = makeLeave(n)
   return {
-    ...reads(n),
+    ...reads(n, false),
     cancel: (session, queue, ids) =>
       Effect.map(
         Effect.forEach(ids, (id) =>

@@ -30,6 +30,15 @@ export interface Expired {
 export interface Sweep {
   /** Moves up to `limit` expired jobs to the dead letters. */
   readonly expire: (session: Session, queue: string | undefined, limit: number) => Effect.Effect<Expired, StoreError>
+  /** Moves one job to the dead letters if it has expired; answers whether it has. One that is locked is waited for. */
+  readonly expireJob: (session: Session, id: number) => Effect.Effect<Expired, StoreError>
+  /** Expired jobs after the cursor, by the instant at which they expired. */
+  readonly expired: (
+    session: Session,
+    queue: string | undefined,
+    after: Cursor,
+    limit: number
+  ) => Effect.Effect<ReadonlyArray<Cursor>, StoreError>
   /** The next queue, by name, that has leased jobs. */
   readonly nextLeased: (session: Session, after: string) => Effect.Effect<string | undefined, StoreError>
   /** Jobs of a queue whose lease has lapsed, after the cursor. */
@@ -76,6 +85,28 @@ const lapsed = (n: Names, condition: string) => {
     )
 }
 
+const expired = (n: Names) => {
+  const text = (scope: string) =>
+    statement(
+      n,
+      "sweep_expired_ids",
+      `SELECT id, expires_at FROM ${n.jobs} WHERE expires_at IS NOT NULL AND token IS NULL AND expires_at <= ${n.now}${scope} AND (expires_at, id) > (:afterAt, :afterId)
+      ORDER BY expires_at, id LIMIT :limit`
+    )
+  const everywhere = text("")
+  const ofQueue = text(" AND queue = :queue")
+  return (session: Session, queue: string | undefined, after: Cursor, limit: number) =>
+    Effect.map(
+      session.execute(queue === undefined ? everywhere : ofQueue, {
+        queue,
+        limit,
+        afterAt: after.at,
+        afterId: after.id
+      }),
+      (rows) => rows.map((row): Cursor => ({ at: int(row.expires_at), id: int(row.id) }))
+    )
+}
+
 const due = (n: Names) => {
   const text = (name: string, scope: string, keys: string) => {
     const passed = (table: string, at: string, setting: string) =>
@@ -106,13 +137,13 @@ const freeKeys = (n: Names, lock: string, pick: (select: string) => string) => {
 }
 
 const postgres = (n: Names, notify: boolean): Sweep => {
-  const expire = (scope: string) =>
+  const expire = (scope: string, pick = "ORDER BY expires_at LIMIT :limit::integer FOR UPDATE SKIP LOCKED") =>
     statement(
       n,
       "sweep_expired",
       `WITH held AS MATERIALIZED (
         SELECT id FROM ${n.jobs} WHERE expires_at IS NOT NULL AND token IS NULL AND expires_at <= ${n.now}${scope}
-        ORDER BY expires_at LIMIT :limit::integer FOR UPDATE SKIP LOCKED
+        ${pick}
       ), gone AS (
         DELETE FROM ${n.jobs} WHERE id = ANY (ARRAY(SELECT id FROM held)) RETURNING *
       ), verdict AS (
@@ -122,16 +153,20 @@ const postgres = (n: Names, notify: boolean): Sweep => {
     )
   const everywhere = expire("")
   const ofQueue = expire(" AND queue = :queue")
+  const ofJob = expire(" AND id = :id", "FOR UPDATE")
+  const moved = (rows: ReadonlyArray<Row>): Expired => ({
+    count: rows.length,
+    queues: rows.map((row) => String(row.queue)),
+    woken: new Set(rows.flatMap(envelopeQueues))
+  })
   return {
     expire: (session, queue, limit) =>
       Effect.map(
         session.execute(queue === undefined ? everywhere : ofQueue, { queue, limit, channel: n.channel }),
-        (rows) => ({
-          count: rows.length,
-          queues: rows.map((row) => String(row.queue)),
-          woken: new Set(rows.flatMap(envelopeQueues))
-        })
+        moved
       ),
+    expireJob: (session, id) => Effect.map(session.execute(ofJob, { id, channel: n.channel }), moved),
+    expired: expired(n),
     nextLeased: nextLeased(n),
     lapsed: lapsed(n, leaseOver(n, "j.")),
     due: due(n),
@@ -148,19 +183,26 @@ const sqlite = (n: Names): Sweep => {
     )
   const everywhere = found("")
   const ofQueue = found(" AND queue = :queue")
+  const ofJob = found(" AND id = :id")
   const leave = makeLeave(n)
+  const move = (session: Session, rows: ReadonlyArray<Row>) =>
+    Effect.gen(function* () {
+      const call = leaving()
+      for (const row of rows) {
+        const { crashes, errors, failure_times: times, failures } = row
+        yield* leave.bury(session, row, { reason: "expired", crashes, errors, failures, times }, call)
+      }
+      return { count: rows.length, queues: rows.map((row) => String(row.queue)), woken: call.woken }
+    })
   return {
     expire: (session, queue, limit) =>
-      Effect.gen(function* () {
-        const rows = yield* session.execute(queue === undefined ? everywhere : ofQueue, { queue, limit })
-        const call = leaving()
-        if (session.writes)
-          for (const row of rows) {
-            const { crashes, errors, failure_times: times, failures } = row
-            yield* leave.bury(session, row, { reason: "expired", crashes, errors, failures, times }, call)
-          }
-        return { count: rows.length, queues: rows.map((row) => String(row.queue)), woken: call.woken }
-      }),
+      Effect.flatMap(session.execute(queue === undefined ? everywhere : ofQueue, { queue, limit }), (rows) =>
+        session.writes
+          ? move(session, rows)
+          : Effect.succeed({ count: rows.length, queues: [], woken: new Set<string>() })
+      ),
+    expireJob: (session, id) => Effect.flatMap(session.execute(ofJob, { id, limit: 1 }), (rows) => move(session, rows)),
+    expired: expired(n),
     nextLeased: nextLeased(n),
     lapsed: lapsed(n, leaseOver(n, "j.")),
     due: due(n),

@@ -1,0 +1,184 @@
+/** Transactions of the application, bad rows and other processes beside the library's own work. */
+import { SqlClient } from "@effect/sql"
+import { Queue, transaction, Wake } from "alkstore"
+import { Deferred, Effect, Fiber, Layer, TestClock } from "effect"
+import { expect } from "vitest"
+import { claimOne, deadRows, freshQueue, live, liveRows, type Suite, sweep, virtual } from "./support.js"
+import { numbers } from "./workerSupport.js"
+
+/** Holds a transaction open around what is done beside it. */
+const whileOpen = <A, E, R, B, E2, R2>(inside: Effect.Effect<A, E, R>, beside: Effect.Effect<B, E2, R2>) =>
+  Effect.gen(function* () {
+    const done = yield* Deferred.make<A, E>()
+    const end = yield* Deferred.make<void>()
+    const open = yield* Effect.fork(
+      transaction(Effect.zipRight(Effect.intoDeferred(inside, done), Deferred.await(end)))
+    )
+    yield* Deferred.await(done)
+    const answer = yield* Effect.timeoutFail(beside, {
+      duration: "8 seconds",
+      onTimeout: () => ({ _tag: "Waited" as const })
+    })
+    yield* Deferred.succeed(end, undefined)
+    yield* Fiber.join(open)
+    return answer
+  })
+
+/** Dead letters with this payload cannot be written any more. */
+const refuseLetters = (engine: "postgres" | "sqlite", table: string, payload: string) =>
+  Effect.flatMap(SqlClient.SqlClient, (sql) =>
+    Effect.forEach(
+      engine === "postgres"
+        ? [
+            `CREATE OR REPLACE FUNCTION refuse_letter() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.payload = '${payload}' THEN RAISE EXCEPTION 'boom'; END IF; RETURN NEW; END $$`,
+            `CREATE OR REPLACE TRIGGER refuse_letter BEFORE INSERT ON ${table} FOR EACH ROW EXECUTE FUNCTION refuse_letter()`
+          ]
+        : [
+            `CREATE TRIGGER IF NOT EXISTS refuse_letter BEFORE INSERT ON ${table} WHEN NEW.payload = '${payload}' BEGIN SELECT RAISE(ABORT, 'boom'); END`
+          ],
+      (text) => sql.unsafe(text)
+    )
+  )
+
+export const besideSuite: Suite = (engine, options) => {
+  virtual(engine, options, "a row that cannot be moved", (it) => {
+    it.effect("does not take claimed jobs out of their claimant's hands, nor stop expiry and the sweep (G187)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const other = freshQueue()
+        yield* refuseLetters(engine.engine, engine.table("dead_letters"), '"bad"')
+        yield* queue.enqueue("bad", { expires: "1 second", priority: 1 })
+        yield* queue.enqueueMany(["a", "b", "c"])
+        yield* other.enqueue("expires", { expires: "10 seconds" })
+        yield* other.enqueue("lapses", { priority: 1 })
+        yield* claimOne(other, { visibilityTimeout: "5 seconds" })
+        yield* TestClock.adjust("20 seconds")
+        expect((yield* queue.claim({ limit: 2 })).length).toBeGreaterThan(0)
+        const leased = (yield* liveRows(queue)).filter(({ state }) => state === "leased")
+        expect(leased.map(({ payload }) => payload)).not.toContain('"bad"')
+        const swept = yield* sweep()
+        expect(swept.expired).toBe(1)
+        expect(swept.recovered + swept.crashed).toBeGreaterThanOrEqual(1)
+        expect(yield* deadRows(other)).toMatchObject([{ payload: '"expires"' }])
+      })
+    )
+
+    it.effect("an expired job that nobody has swept does not swallow an enqueue of its key (G189)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        yield* queue.enqueue(1, { dedupeKey: "key", expires: "1 second" })
+        yield* TestClock.adjust("2 seconds")
+        const again = yield* queue.enqueue(2, { dedupeKey: "key", expires: "1 hour" })
+        expect(again).toMatchObject({ deduplicated: false, state: "ready" })
+        expect((yield* queue.claim({ limit: 5 })).map(({ payload }) => payload)).toEqual([2])
+        expect(yield* deadRows(queue)).toMatchObject([{ reason: "expired" }])
+      })
+    )
+
+    it.effect("a letter requeued at the head does not wait for letters after it (G165)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue({ onDead: "block" })
+        yield* queue.enqueue("a", { orderingKey: "key" })
+        yield* queue.enqueue("b", { orderingKey: "key", expires: "1 second" })
+        yield* queue.enqueue("c", { orderingKey: "key" })
+        yield* (yield* claimOne(queue)).fail("no")
+        yield* TestClock.adjust("2 seconds")
+        yield* sweep(queue)
+        expect(yield* queue.claim({ limit: 5 })).toEqual([])
+        yield* queue.deadLetters.requeue({ reason: "failed" })
+        const a = yield* claimOne(queue)
+        expect(a.payload).toBe("a")
+        yield* a.ack
+        // The next letter of the key holds what comes after it
+        expect(yield* queue.claim({ limit: 5 })).toEqual([])
+        yield* queue.deadLetters.purge({ reason: "expired" })
+        expect((yield* claimOne(queue)).payload).toBe("c")
+      })
+    )
+  })
+
+  live(engine, options, "beside a transaction of the application's", (it) => {
+    it.effect("a queue paused in it can be enqueued to in it, and elsewhere (G186)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        yield* transaction(Effect.zipRight(queue.pause, queue.enqueue(1)))
+        expect(yield* queue.claim()).toEqual([])
+        yield* queue.resume
+        expect(yield* queue.claim()).toHaveLength(1)
+        if (!engine.besideTransactions) return
+        const there = yield* Layer.build(engine.beside(options))
+        const same = Queue.make(queue.name, { payload: queue.payload })
+        yield* whileOpen(queue.pause, Effect.provide(same.enqueue(2), there))
+      }).pipe(Effect.scoped)
+    )
+
+    if (!engine.besideTransactions) return
+
+    it.effect("a requeue in it holds up neither the ack nor a claim of who has the key (G188)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const key = { dedupeKey: "key", dedupeScope: "waiting" } as const
+        yield* queue.enqueue("dead", { dedupeKey: "key" })
+        yield* (yield* claimOne(queue)).fail("no")
+        yield* queue.enqueue("live", { dedupeKey: "key" })
+        const job = yield* claimOne(queue)
+        yield* whileOpen(queue.deadLetters.requeue({ all: true }), job.ack)
+        yield* queue.enqueue("waiting", key)
+        const jobs = yield* whileOpen(queue.deadLetters.requeue({ all: true }), queue.claim({ limit: 5 }))
+        expect(jobs.map(({ payload }) => payload)).toContain("waiting")
+      })
+    )
+
+    it.effect("retention leaves letters alone that it has locked (G188)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue({ retainDead: 1 })
+        yield* queue.enqueue(1)
+        yield* (yield* claimOne(queue)).fail("no")
+        yield* Effect.sleep(5)
+        const swept = yield* whileOpen(queue.deadLetters.requeue({ all: true }), Effect.exit(sweep(queue)))
+        expect(swept._tag).toBe("Success")
+        expect(yield* liveRows(queue)).toHaveLength(1)
+      })
+    )
+
+    it.effect("two that replace the same keys in opposite orders do not wait for each other without end (G188)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const keys = numbers(300)
+        const replace = (order: ReadonlyArray<number>) =>
+          queue.enqueueMany(order, (n) => ({ dedupeKey: `key-${n}`, onDuplicate: "replace" }))
+        yield* replace(keys)
+        yield* Effect.all(
+          numbers(10).map((n) => replace(n % 2 === 0 ? keys : [...keys].reverse())),
+          { concurrency: 2 }
+        )
+        expect(yield* liveRows(queue)).toHaveLength(300)
+      })
+    )
+  })
+
+  if (options.silent || engine.name === "SQLite memory") return
+
+  live(engine, options, "pauses", (it) => {
+    it.scoped("and resumes wake other processes (G186)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        yield* queue.enqueue(1)
+        const there = yield* Layer.build(engine.beside(options))
+        const subscription = yield* Effect.provide(
+          Effect.flatMap(Wake.Wake, (wake) => wake.subscribe(Wake.queueTopic(queue.name))),
+          there
+        )
+        const woken = Effect.timeout(subscription.await, "3 seconds")
+        yield* Effect.sleep(100)
+        yield* Effect.timeoutOption(subscription.await, 50)
+        yield* queue.pause
+        yield* woken
+        yield* queue.resume
+        yield* woken
+        yield* transaction(queue.pause)
+        yield* woken
+      })
+    )
+  })
+}
