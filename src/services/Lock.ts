@@ -4,7 +4,7 @@
  * @since 0.1.0
  */
 import { Context, type Duration, Effect, type Option } from "effect"
-import type { LockError, LockLost, LockTimeout } from "./Errors.js"
+import { InvalidArgument, type LockError, type LockLost, type LockTimeout } from "./Errors.js"
 
 /**
  * The proof of a held lock.
@@ -85,6 +85,9 @@ export interface Service {
  */
 export class Lock extends Context.Tag("alkstore/Lock")<Lock, Service>() {}
 
+/** The library's own locks: holding one would stop the fleet's schedules or sweeps. */
+const reserved = "__alkstore_"
+
 /**
  * See `Service.withLock`.
  *
@@ -94,7 +97,14 @@ export class Lock extends Context.Tag("alkstore/Lock")<Lock, Service>() {}
 export const withLock =
   (name: string, options?: AcquireOptions) =>
   <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E | LockError | LockLost | LockTimeout, R | Lock> =>
-    Effect.flatMap(Lock, (lock) => lock.withLock(name, options)(self))
+    typeof name === "string" && name.startsWith(reserved)
+      ? Effect.fail(
+          new InvalidArgument({
+            argument: "lock name",
+            message: `lock name: names that begin with ${reserved} are reserved; choose another`
+          })
+        )
+      : Effect.flatMap(Lock, (lock) => lock.withLock(name, options)(self))
 
 /**
  * See `Service.tryAcquire`.

@@ -88,8 +88,9 @@ export interface QueueOperations {
   }) => Effect.Effect<ReadonlyArray<LiveRow>, QueueError, Queue>
   readonly counts: Effect.Effect<Counts, QueueError, Queue>
   /**
-   * Ends a live job: one that waits at once, a leased one by interrupting its handler, wherever it runs. Its dedupe key
-   * is free at once, the next of its ordering key goes on.
+   * Ends a live job: one that waits at once, a leased one by interrupting its handler, wherever it runs (`requested`).
+   * Its dedupe key is free, and the next of its ordering key goes on, when it is dead: until then an enqueue with the key
+   * still answers its receipt.
    */
   readonly cancel: (id: number) => Effect.Effect<CancelOutcome, QueueError, Queue>
   readonly cancelMany: (filter: JobFilter) => Effect.Effect<Tally<CancelOutcome>, QueueError, Queue>

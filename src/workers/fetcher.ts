@@ -5,10 +5,12 @@
 import { Duration, Effect } from "effect"
 import { outageRetry, sleepMillis } from "../schedule/Polling.js"
 import type { ClaimResult } from "../services/QueueStore.js"
+import type { ClaimedRow } from "../services/Settlement.js"
 import * as Settlement from "../services/Settlement.js"
 import { nextMembers } from "./batch.js"
 import { notePaused } from "./controller.js"
 import { arm, makeHeld, makeRun, offerSettle, type WorkerState } from "./held.js"
+import { lose } from "./interrupt.js"
 import type { JobFork } from "./jobFork.js"
 import type { Perform } from "./perform.js"
 import { runJob } from "./runJob.js"
@@ -66,12 +68,27 @@ const room = (state: WorkerState) => {
   return { limit: Math.min(maxClaim, Math.max(0, free)), ahead: Math.min(maxClaim, ahead) }
 }
 
+/** How long a job goes back for whose handler of an earlier lease has not ended yet. */
+const overlapMillis = 1_000
+
+/**
+ * Whether an earlier lease's handler of the same job is still at it, here: the lease has ended unnoticed (the clock was
+ * set, the process was suspended) and this worker has claimed the job again. It is interrupted, and has to end first.
+ */
+const overlaps = (state: WorkerState, row: ClaimedRow): boolean => {
+  if (row.crashes === 0) return false
+  const earlier = [...state.held.values()].filter(({ row: other }) => other.id === row.id && other.token !== row.token)
+  for (const held of earlier) lose(state, held, state.lastClaim ?? 0)
+  return earlier.some(({ phase }) => phase === "lost")
+}
+
 const take = (state: WorkerState, starter: Starter, result: ClaimResult): void => {
   for (const row of result.jobs) {
     const held = makeHeld(row)
     state.meanSize = state.meanSize * 0.9 + row.payload.length * 0.1
     state.held.set(row.token, held)
     if (state.paused || state.draining) offerSettle(state, held, Settlement.givenBack(row, 0))
+    else if (overlaps(state, row)) offerSettle(state, held, Settlement.givenBack(row, overlapMillis))
     else state.buffer.push(held)
   }
   if (result.jobs.length > 0) state.holding.unsafeOpen()

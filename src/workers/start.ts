@@ -128,7 +128,7 @@ export const start = <A, I, E, R, H extends Handlers<A>, B extends BatchAnswer>(
     yield* supervised("progress keeper", progressKeeper(state))
     yield* supervised("deadlines", deadlines(state, starter.start, fail))
     yield* Effect.addFinalizer(() => drain(state))
-    yield* supervised("fetcher", defining(state, queue.settings, fetcher(state, starter)))
+    yield* supervised("fetcher", defining(state, queue.settings, fetcher(state, starter), fail))
     yield* Effect.addFinalizer(() =>
       Effect.sync(() => {
         state.draining = true
@@ -146,9 +146,23 @@ export const start = <A, I, E, R, H extends Handlers<A>, B extends BatchAnswer>(
   })
 
 /** A worker's word on the queue's settings is given before its first claim. */
-const defining = (state: WorkerState, settings: QueueSettings, loop: Effect.Effect<never>): Effect.Effect<never> =>
+const defining = (
+  state: WorkerState,
+  settings: QueueSettings,
+  loop: Effect.Effect<never>,
+  fail: (reason: string) => Effect.Effect<void>
+): Effect.Effect<never> =>
   state.queue.define(settings, "worker").pipe(
     Effect.retry({ schedule: outageRetry, while: (error) => error.retryable }),
-    Effect.catchAll((error) => Effect.logWarning(`queue ${state.queueName}: its settings could not be stored`, error)),
-    Effect.zipRight(loop)
+    Effect.matchEffect({
+      onSuccess: () => loop,
+      // Without what it was told about the queue (a circle of dead-letter queues, say) it must not run
+      onFailure: (error) =>
+        error._tag === "InvalidArgument"
+          ? Effect.zipRight(fail(error.message), Effect.never)
+          : Effect.zipRight(
+              Effect.logWarning(`queue ${state.queueName}: its settings could not be stored`, error),
+              loop
+            )
+    })
   )

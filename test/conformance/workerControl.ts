@@ -1,12 +1,13 @@
 /** What is asked of workers from outside: cancellations and pauses for the whole fleet. */
-import { type Job, Queue } from "alkstore"
+import { type Job, Lock, Queue } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Effect, Exit, Fiber, Schedule } from "effect"
+import { Effect, Exit, Fiber, Schedule, Schema } from "effect"
 import { expect } from "vitest"
 import {
   claimOne,
   deadRows,
   failsWith,
+  freshName,
   freshQueue,
   live,
   liveRows,
@@ -14,7 +15,17 @@ import {
   type Suite,
   virtual
 } from "./support.js"
-import { eventually, makeGate, numbers, observe, stoppable, until } from "./workerSupport.js"
+import {
+  eventually,
+  gone,
+  makeGate,
+  makeGauge,
+  numbers,
+  observe,
+  stoppable,
+  until,
+  withQueue
+} from "./workerSupport.js"
 
 /** A handler that says when it runs and when it was interrupted. */
 const endless = () => {
@@ -191,6 +202,55 @@ export const workerControlSuite: Suite = (engine, options) => {
         yield* Testing.advance("1 minute")
         expect(yield* liveRows(queue)).toEqual([])
         yield* Fiber.interrupt(worker)
+      })
+    )
+  })
+
+  live(engine, options, "a worker and itself", (it) => {
+    it.effect("does not run a job again before its own earlier run of it has ended (G32)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const gauge = makeGauge()
+        let runs = 0
+        // No heartbeat gets through, and the handler does not heed its interruption
+        const { worker } = yield* withQueue(
+          () => ({ renew: () => Effect.fail(gone("renew")) }),
+          observe(queue, {
+            handler: () =>
+              Effect.suspend(() =>
+                ++runs === 1
+                  ? gauge.during(Effect.uninterruptible(Effect.sleep("2500 millis")))
+                  : gauge.during(Effect.void)
+              ),
+            concurrency: 3,
+            visibilityTimeout: "500 millis"
+          })
+        )
+        yield* queue.enqueue(1)
+        yield* eventually("it is done at last", liveRows(queue), (rows) => rows.length === 0 && runs > 1)
+        expect(gauge.most()).toBe(1)
+        expect(yield* worker.status).toMatchObject({ acked: 1 })
+      })
+    )
+
+    it.effect("fails visibly when its queue's dead letters would come back to it (G150)", () =>
+      Effect.gen(function* () {
+        const names = [freshName(), freshName()] as const
+        const [from, to] = names
+        const payload = Schema.Unknown
+        yield* Queue.make(to, { payload, deadLetterQueue: from }).enqueue(1)
+        const { worker } = yield* observe(Queue.make(from, { payload, deadLetterQueue: to }), {
+          handler: () => Effect.void
+        })
+        expect(yield* Effect.flip(worker.failure)).toMatchObject({ _tag: "WorkerFailed" })
+        expect(yield* worker.health).toMatchObject({ healthy: false })
+      })
+    )
+
+    it.effect("locks of the library's own cannot be taken (G71)", () =>
+      Effect.gen(function* () {
+        const error = yield* failsWith(Lock.withLock("__alkstore_scheduler")(Effect.void), "InvalidArgument")
+        expect(error.message).toContain("reserved")
       })
     )
   })
