@@ -8,6 +8,8 @@ import type { EngineServices, EngineUnderTest } from "../support/engines.js"
 export interface ConformanceOptions {
   /** No wake ever comes: everything must be found by polling. */
   readonly silent: boolean
+  /** Schedules fire by themselves in tests whose time is TestClock's, too. */
+  readonly scheduler?: boolean
 }
 
 export type Suite = (engine: EngineUnderTest, options: ConformanceOptions) => void
@@ -18,10 +20,10 @@ type Live = Vitest.MethodsNonLive<EngineServices, true>
 /** Tests whose time is TestClock's. They share a database and the clock, so each has a queue of its own. */
 export const virtual = (
   engine: EngineUnderTest,
-  { silent }: ConformanceOptions,
+  { scheduler = false, silent }: ConformanceOptions,
   name: string,
   tests: (it: Virtual) => void
-): void => layer(engine.layer({ virtual: true, silent }))(name, tests)
+): void => layer(engine.layer({ virtual: true, silent, scheduler }))(name, tests)
 
 /** Tests in real time, with the engine's own wakes unless they are silenced. */
 export const live = (

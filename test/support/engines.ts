@@ -20,6 +20,8 @@ export interface EngineOptions {
   readonly virtual?: boolean
   /** No wake ever comes; the poll interval is short. */
   readonly silent?: boolean
+  /** Whether schedules fire by themselves. Default: in real time only, where looking for them costs no timers. */
+  readonly scheduler?: boolean
   readonly sqlite?: Sqlite.Options
   readonly postgres?: Pg.Options
 }
@@ -59,12 +61,17 @@ export const temporaryFile = Effect.acquireRelease(
   (directory) => Effect.sync(() => rmSync(directory, { recursive: true, force: true }))
 ).pipe(Effect.map((directory) => join(directory, "test.db")))
 
+const loops = ({ scheduler, virtual }: EngineOptions) => ({
+  sweeper: virtual !== true,
+  scheduler: scheduler ?? virtual !== true
+})
+
 const sqliteServices = (options: EngineOptions) =>
-  Sqlite.layerWith({ sweeper: options.virtual !== true, ...options.sqlite }, seams(options))
+  Sqlite.layerWith({ ...loops(options), ...options.sqlite }, seams(options))
 
 const postgresServices = (options: EngineOptions) =>
   Pg.layerWith(
-    { sweeper: options.virtual !== true, ...options.postgres },
+    { ...loops(options), ...options.postgres },
     { ...seams(options), processClock: options.virtual === true }
   )
 
