@@ -1,13 +1,17 @@
 /**
  * JSON that loses nothing: what it would change or drop in silence is refused instead.
  */
-import { Either } from "effect"
+import { Either, Schema } from "effect"
 
 /** Nesting beyond this is refused: it would overflow the stack of some later reader. */
 export const maxDepth = 500
 
 const path = (parts: ReadonlyArray<string | number>): string =>
   parts.length === 0 ? "the value" : `at ${parts.join(".").slice(0, 200)}`
+
+/** A Schema.Class without fields encodes to its own instance, which is as good as `{}`. */
+const isFieldless = (value: object, constructor: unknown): boolean =>
+  Schema.isSchema(constructor) && Reflect.ownKeys(value).length === 0
 
 /** The first thing in a value that JSON cannot carry, in words; or undefined. Undefined properties are left out, as in JSON. */
 const flaw = (value: unknown, at: Array<string | number>): string | undefined => {
@@ -34,7 +38,7 @@ const flaw = (value: unknown, at: Array<string | number>): string | undefined =>
     return undefined
   }
   const prototype = Object.getPrototypeOf(value)
-  if (prototype !== Object.prototype && prototype !== null) {
+  if (prototype !== Object.prototype && prototype !== null && !isFieldless(value, prototype.constructor)) {
     return `${path(at)}: ${prototype?.constructor?.name ?? "an object with a prototype"} is not JSON; encode it in the Schema`
   }
   if (typeof (value as { toJSON?: unknown }).toJSON === "function") return `${path(at)}: has a toJSON method`

@@ -1,4 +1,4 @@
-import { Either } from "effect"
+import { Either, Schema } from "effect"
 import fc from "fast-check"
 import { describe, expect, test } from "vitest"
 import { maxDepth, parseJson, toJson } from "../../src/services/json.js"
@@ -13,6 +13,14 @@ const nested = (depth: number): unknown => {
 }
 
 describe("toJson", () => {
+  test("takes an instance of a Schema.Class without fields, which encodes to itself, and no other instance", () => {
+    class Poll extends Schema.Class<Poll>("Poll")({}) {}
+    expect(text(Schema.encodeSync(Poll)(new Poll()))).toBe("{}")
+    expect(Schema.decodeUnknownSync(Poll)({})).toBeInstanceOf(Poll)
+    expect(reason(new Map())).toContain("Map is not JSON")
+    expect(reason(new (class Other {})())).toContain("Other is not JSON")
+  })
+
   test("any JSON comes back as it was (G4)", () => {
     fc.assert(
       fc.property(fc.jsonValue(), (value) => {
