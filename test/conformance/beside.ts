@@ -24,18 +24,16 @@ const whileOpen = <A, E, R, B, E2, R2>(inside: Effect.Effect<A, E, R>, beside: E
     return answer
   })
 
-/** Dead letters with this payload cannot be written any more. */
-const refuseLetters = (engine: "postgres" | "sqlite", table: string, payload: string) =>
+/** Rows of a table that meet a condition (on NEW) cannot be written any more. */
+const refuse = (engine: "postgres" | "sqlite", name: string, table: string, condition: string) =>
   Effect.flatMap(SqlClient.SqlClient, (sql) =>
     Effect.forEach(
       engine === "postgres"
         ? [
-            `CREATE OR REPLACE FUNCTION refuse_letter() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.payload = '${payload}' THEN RAISE EXCEPTION 'boom'; END IF; RETURN NEW; END $$`,
-            `CREATE OR REPLACE TRIGGER refuse_letter BEFORE INSERT ON ${table} FOR EACH ROW EXECUTE FUNCTION refuse_letter()`
+            `CREATE FUNCTION ${name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF ${condition} THEN RAISE EXCEPTION 'boom'; END IF; RETURN NEW; END $$`,
+            `CREATE TRIGGER ${name} BEFORE INSERT ON ${table} FOR EACH ROW EXECUTE FUNCTION ${name}()`
           ]
-        : [
-            `CREATE TRIGGER IF NOT EXISTS refuse_letter BEFORE INSERT ON ${table} WHEN NEW.payload = '${payload}' BEGIN SELECT RAISE(ABORT, 'boom'); END`
-          ],
+        : [`CREATE TRIGGER ${name} BEFORE INSERT ON ${table} WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'boom'); END`],
       (text) => sql.unsafe(text)
     )
   )
@@ -46,7 +44,7 @@ export const besideSuite: Suite = (engine, options) => {
       Effect.gen(function* () {
         const queue = freshQueue()
         const other = freshQueue()
-        yield* refuseLetters(engine.engine, engine.table("dead_letters"), '"bad"')
+        yield* refuse(engine.engine, "refuse_letters", engine.table("dead_letters"), `NEW.payload = '"bad"'`)
         yield* queue.enqueue("bad", { expires: "1 second", priority: 1 })
         yield* queue.enqueueMany(["a", "b", "c"])
         yield* other.enqueue("expires", { expires: "10 seconds" })
@@ -60,6 +58,25 @@ export const besideSuite: Suite = (engine, options) => {
         expect(swept.expired).toBe(1)
         expect(swept.recovered + swept.crashed).toBeGreaterThanOrEqual(1)
         expect(yield* deadRows(other)).toMatchObject([{ payload: '"expires"' }])
+      })
+    )
+
+    it.effect("is neither copied nor half moved, and others of its page are moved (G187)", () =>
+      Effect.gen(function* () {
+        const letters = freshQueue()
+        const queue = freshQueue({ deadLetterQueue: letters })
+        yield* refuse(engine.engine, "refuse_envelopes", engine.table("jobs"), `NEW.queue = '${letters.name}'`)
+        yield* queue.enqueue("dies", { maxAttempts: 1 })
+        yield* queue.enqueueMany(["lives", "lives on"])
+        yield* queue.claim({ limit: 3, visibilityTimeout: "1 second" })
+        yield* TestClock.adjust("2 seconds")
+        expect(yield* sweep(queue)).toMatchObject({ recovered: 2, crashed: 0 })
+        expect(yield* deadRows(queue)).toEqual([])
+        expect((yield* liveRows(queue)).map(({ payload, state }) => [payload, state])).toEqual([
+          ['"dies"', "leased"],
+          ['"lives"', "ready"],
+          ['"lives on"', "ready"]
+        ])
       })
     )
 

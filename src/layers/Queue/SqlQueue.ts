@@ -4,25 +4,24 @@
 import { Effect, Layer } from "effect"
 import { Clock } from "../../services/Clock.js"
 import { EnqueueUncertain, InvalidArgument, type StoreError } from "../../services/Errors.js"
-import { countDied } from "../../services/metrics.js"
 import {
   type ClaimRequest,
   type ClaimResult,
   type NewJob,
   Queue,
+  type QueueSettings,
   type Receipt,
   type Service
 } from "../../services/QueueStore.js"
 import { type Database, detached, type Verb } from "../Database/Database.js"
 import { connecting } from "../storeError.js"
 import { makeExpire } from "./expire.js"
+import { makeLapse } from "./lapse.js"
 import { makeSweep } from "./maintain.js"
-import { moveLapsed } from "./moveLapsed.js"
 import { makeOperations } from "./operations.js"
 import type { Claimed } from "./statements/claim.js"
 import { needsTransaction } from "./statements/enqueue.js"
 import { claimedRow, int } from "./statements/rows.js"
-import { fromStart } from "./statements/sweep.js"
 import { makeStore, none } from "./store.js"
 import type { SqlQueueOptions, Verbs } from "./verbs.js"
 
@@ -65,16 +64,19 @@ const make = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
     const clock = yield* Clock
     const store = yield* makeStore(db, options)
-    const { advance, advanceSoon, announce, verbs } = store
+    const { advance, advanceNow, advanceSoon, announce, verbs } = store
     const expiry = makeExpire(store)
-    const defined = new Map<string, string>()
+    const lapse = makeLapse(store)
+    const defined = new Map<string, QueueSettings>()
 
     const defineQueue: Service["define"] = (settings, by) =>
       Effect.suspend(() => {
-        const known = JSON.stringify(settings)
-        const key = `${by}:${settings.name}`
-        if (defined.get(key) === known) return Effect.void
         const { deadLetterQueue: to, name } = settings
+        const key = `${by}:${name}`
+        const last = defined.get(key)
+        // Mostly the very same definition: nothing is compared on the way of every enqueue
+        if (last === settings || (last !== undefined && JSON.stringify(last) === JSON.stringify(settings)))
+          return Effect.void
         /** A queue whose dead letters would come back to it, directly or not, is refused. */
         const upsert: Verb<InvalidArgument | undefined> = (session) =>
           Effect.flatMap(
@@ -95,7 +97,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
             }
           )
           if (refused instanceof InvalidArgument) return yield* Effect.fail(refused)
-          if (!inside && refused === undefined) defined.set(key, known)
+          if (!inside && refused === undefined) defined.set(key, settings)
         })
       })
 
@@ -120,7 +122,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
             : error
         )
         if (result instanceof InvalidArgument) return yield* Effect.fail(result)
-        if (!joins && jobs.some((job) => job.orderingKey !== null)) yield* Effect.ignore(advance(queue))
+        if (jobs.some((job) => job.orderingKey !== null)) yield* advanceNow(queue)
         yield* announce([queue])
         return result
       })
@@ -133,12 +135,8 @@ const make = (db: Database, options: SqlQueueOptions) =>
         const expired = met.expired > 0 ? yield* expiry.joined(queue) : 0
         const changed = expired > 0 || advanced.unblocked > 0 || advanced.more
         if (!met.lapsed) return changed
-        const lapsed = yield* db.joined("write", "sweep", moveLapsed(verbs, queue, fromStart))
-        const { crashed, died, recovered, woken } = lapsed
-        countDied(queue, died)
-        yield* announce(woken)
         // What somebody has locked stays where it is
-        return changed || recovered + crashed > 0
+        return (yield* lapse.joined(queue)) > 0 || changed
       })
 
     const claimOnce = (request: ClaimRequest) => {
@@ -218,19 +216,14 @@ const make = (db: Database, options: SqlQueueOptions) =>
             )
             .pipe(
               Effect.tap(({ keyed, woken }) =>
-                Effect.zipRight(keyed ? advanceAfter(queue, skipLocked) : Effect.void, announce(woken))
+                // A worker does not wait for whom an ordering key lets go on: it has others to settle
+                Effect.zipRight(
+                  keyed ? (skipLocked ? advanceSoon(queue) : advanceNow(queue)) : Effect.void,
+                  announce(woken)
+                )
               ),
               Effect.map(({ outcomes }) => outcomes)
             )
-
-    /**
-     * Whom an ordering key lets go on is looked for at once, outside of every transaction; at the latest by a claim. A
-     * worker does not wait for it: it has others to settle.
-     */
-    const advanceAfter = (queue: string, worker: boolean) =>
-      Effect.flatMap(db.joins, (joins) =>
-        joins ? Effect.void : worker ? advanceSoon(queue) : Effect.ignore(advance(queue))
-      )
 
     return {
       define: defineQueue,

@@ -3,10 +3,10 @@
  * have passed. Page by page; one bad row never stops the rest.
  */
 import { Effect } from "effect"
-import { countDied } from "../../services/metrics.js"
 import type { Service, SweepResult } from "../../services/QueueStore.js"
 import { makeExpire } from "./expire.js"
-import { moveLapsed, page } from "./moveLapsed.js"
+import { makeLapse } from "./lapse.js"
+import { page } from "./moveLapsed.js"
 import { type Cursor, fromStart } from "./statements/sweep.js"
 import type { Store } from "./store.js"
 
@@ -18,8 +18,9 @@ interface Result {
 }
 
 export const makeSweep = (store: Store): Service["sweepExpired"] => {
-  const { advance, announce, db, verbs } = store
+  const { advance, db, verbs } = store
   const expiry = makeExpire(store)
+  const lapse = makeLapse(store)
 
   const expire = (queue: string | undefined, result: Result) =>
     Effect.gen(function* () {
@@ -43,11 +44,9 @@ export const makeSweep = (store: Store): Service["sweepExpired"] => {
         const after: Cursor = cursor
         const found = yield* db.apart("read", "sweep", (session) => verbs.sweep.lapsed(session, queue, after, 1))
         if (found.length === 0) break
-        const moved = yield* db.apart("write", "sweep", moveLapsed(verbs, queue, after))
+        const moved = yield* lapse.apart(queue, after)
         result.recovered += moved.recovered
-        result.crashed += moved.crashed
-        countDied(queue, moved.died)
-        yield* announce(moved.woken)
+        result.crashed += moved.died.length
         cursor = moved.cursor
       }
     })

@@ -15,13 +15,9 @@ const every: DeadFilter = { ids: null, reasons: null, from: null, until: null, e
 /** Ids that a requeue left behind and names. */
 const namedIds = 100
 
-export const makeOperations = ({ advance, announce, db, verbs, wakeTopics }: Store): Service => {
+export const makeOperations = ({ advanceNow, announce, db, verbs, wakeTopics }: Store): Service => {
   const after = (last: DeadRow | undefined, cursor: Cursor): Cursor =>
     last === undefined ? cursor : { at: last.diedAt, id: last.id }
-
-  /** Keys that may go on: at once, when the change is committed already. */
-  const advanceNow = (queue: string) =>
-    Effect.flatMap(db.joins, (joins) => (joins ? Effect.void : Effect.ignore(advance(queue))))
 
   const requeuePage = (queue: string, filter: DeadFilter, cursor: Cursor, request: Parameters<Service["requeue"]>[2]) =>
     db.joined(

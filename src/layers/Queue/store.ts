@@ -73,18 +73,33 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
       )
 
     const shared = sharing((queue) =>
-      Effect.tap(pass(queue), ({ unblocked }) => (unblocked > 0 ? wake.wake([queueTopic(queue)]) : Effect.void))
+      pass(queue).pipe(
+        Effect.tap(({ unblocked }) => (unblocked > 0 ? wake.wake([queueTopic(queue)]) : Effect.void)),
+        // Told here, once for all who share the pass: most of them go on without it
+        Effect.tapError((error) =>
+          Effect.logWarning(`queue ${queue}: a pass over its ordering keys failed; the next claim makes another`, error)
+        )
+      )
     )
 
     /** Deals with marks of ordering keys, always in a transaction of its own: see `statements/lanes`. */
     const advance = (queue: string): Effect.Effect<Advanced, TransactionOpen | StoreError> =>
       db.names.engine === "sqlite" ? Effect.succeed(none) : Effect.flatMap(shared(queue), Deferred.await)
 
+    /**
+     * The same after a change that is committed already; within a transaction it is left to the next claim. The change
+     * stands, and so do its marks: a failed pass, which has been told, is not the caller's failure.
+     */
+    const advanceNow = (queue: string): Effect.Effect<void> =>
+      Effect.flatMap(db.joins, (joins) =>
+        joins ? Effect.void : Effect.catchAll(Effect.asVoid(advance(queue)), () => Effect.void)
+      )
+
     /** The same, not waited for. */
     const advanceSoon = (queue: string): Effect.Effect<void> =>
       db.names.engine === "sqlite" ? Effect.void : Effect.asVoid(shared(queue))
 
-    return { db, verbs, wakeTopics, announce, advance, advanceSoon }
+    return { db, verbs, wakeTopics, announce, advance, advanceNow, advanceSoon }
   })
 
 export type Store = Effect.Effect.Success<ReturnType<typeof makeStore>>

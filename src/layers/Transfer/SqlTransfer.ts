@@ -187,7 +187,7 @@ const makeImport =
 const make = (db: Database, { notify }: SqlTransferOptions) =>
   Effect.gen(function* () {
     const store = yield* makeStore(db, { notify })
-    const { advance, wakeTopics } = store
+    const { advanceNow, wakeTopics } = store
     const reads = makeReads(db.names)
     const takeOver = makeTakeOver(db.names, makeWrites(db.names, notify))
     const take = (origin: string, records: ReadonlyArray<TransferRecord>) =>
@@ -199,10 +199,7 @@ const make = (db: Database, { notify }: SqlTransferOptions) =>
             while: (error) => error._tag === "StoreError" && error.reason === "conflict"
           }),
           Effect.tap(({ keyed, topics }) =>
-            Effect.zipRight(
-              Effect.forEach(keyed, (queue) => Effect.ignore(advance(queue)), { discard: true }),
-              wakeTopics(topics)
-            )
+            Effect.zipRight(Effect.forEach(keyed, advanceNow, { discard: true }), wakeTopics(topics))
           )
         )
     return {

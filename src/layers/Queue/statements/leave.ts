@@ -51,17 +51,18 @@ const letterColumns = `id, attempt, crashes, failures, errors, failure_times, re
 export const released = (n: Names, notify: boolean, cancelled: boolean | "verdict" = false): string => {
   const held = (k: string, which: string) =>
     `${k}.queue = ANY (ARRAY(SELECT DISTINCT queue FROM gone)) AND ${k}.dedupe_key = ANY (ARRAY(SELECT dedupe_key FROM gone WHERE dedupe_key IS NOT NULL${which})) AND ${k}.free_at IS NULL`
-  const called = cancelled === "verdict" ? "id IN (SELECT id FROM verdict WHERE reason = 'cancelled')" : "false"
-  const windowed = `dedupe_window_ms IS NOT NULL AND NOT ${called}`
+  const called = (g: string) =>
+    cancelled === "verdict" ? `${g}id IN (SELECT id FROM verdict WHERE reason = 'cancelled')` : "false"
+  const windowed = (g = "") => `${g}dedupe_window_ms IS NOT NULL AND NOT ${called(g)}`
   const windows =
     cancelled === true
       ? ""
       : `, windows AS (
       UPDATE ${n.dedupeKeys} k SET free_at = ${n.now} + g.dedupe_window_ms FROM gone g
-      WHERE ${held("k", ` AND ${windowed}`)} AND k.job_id = g.id AND g.${windowed.replace("NOT id", "NOT g.id")}
+      WHERE ${held("k", ` AND ${windowed()}`)} AND k.job_id = g.id AND ${windowed("g.")}
     )`
   return `keys AS (
-      DELETE FROM ${n.dedupeKeys} k WHERE ${held("k", cancelled === true ? "" : ` AND NOT (${windowed})`)} AND k.job_id = ANY (ARRAY(SELECT id FROM gone${cancelled === true ? "" : ` WHERE NOT (${windowed})`}))
+      DELETE FROM ${n.dedupeKeys} k WHERE ${held("k", cancelled === true ? "" : ` AND NOT (${windowed()})`)} AND k.job_id = ANY (ARRAY(SELECT id FROM gone${cancelled === true ? "" : ` WHERE NOT (${windowed()})`}))
     )${windows}, marks AS (
       INSERT INTO ${n.laneMarks} (queue, ordering_key) SELECT DISTINCT queue, ordering_key FROM gone WHERE ordering_key IS NOT NULL
       RETURNING queue

@@ -7,6 +7,7 @@ import type { DeadRow } from "../../../services/JobRows.js"
 import type { DeadFilter } from "../../../services/Operations.js"
 import { type Names, type PerEngine, type Session, type Statement, statement } from "../../engine.js"
 import type { Letters } from "./letters.js"
+import { idAmong, listOf } from "./lists.js"
 import { completedRow, deadRow, intOrNull } from "./rows.js"
 import type { Cursor } from "./sweep.js"
 
@@ -24,17 +25,6 @@ const matches: PerEngine<string> = {
         WHERE instr(e.value ->> 'message', :plain) > 0 OR instr(e.value ->> 'tag', :plain) > 0 OR instr(e.value ->> 'detail', :plain) > 0)`
 }
 
-const anyOf: PerEngine<string> = {
-  postgres: "id = ANY (:ids::bigint[]) AND (:reasons::text[] IS NULL OR reason = ANY (:reasons::text[]))",
-  sqlite:
-    "id IN (SELECT value FROM json_each(:ids)) AND (:reasons IS NULL OR reason IN (SELECT value FROM json_each(:reasons)))"
-}
-
-const arrays: PerEngine<(values: ReadonlyArray<unknown> | null) => unknown> = {
-  postgres: (values) => values,
-  sqlite: (values) => (values === null ? null : JSON.stringify(values))
-}
-
 /** As errors are stored: without what no database takes. */
 const storable = (text: string): string => text.replaceAll("\u0000", "\uFFFD").replace(/\p{Surrogate}/gu, "\uFFFD")
 
@@ -42,8 +32,8 @@ const parameters = (n: Names, queue: string, filter: DeadFilter) => {
   const plain = filter.error === null ? null : storable(filter.error)
   return {
     queue,
-    ids: arrays[n.engine](filter.ids),
-    reasons: arrays[n.engine](filter.reasons),
+    ids: listOf[n.engine](filter.ids),
+    reasons: listOf[n.engine](filter.reasons),
     error: plain === null ? null : JSON.stringify(plain).slice(1, -1),
     plain,
     place: filter.orderingKey
@@ -99,7 +89,7 @@ export const letterReads = (n: Names): Pick<Letters, "list" | "lock" | "complete
   const text = (kind: "list" | "lock", by: By, { error, orderingKey }: DeadFilter): Statement => {
     const name = `${kind === "list" ? "dead_letters" : "letters_lock"}_by_${by}${orderingKey === null ? "" : "_key"}${error === null ? "" : "_error"}`
     const rest = [
-      ...(by === "id" ? [anyOf[n.engine]] : []),
+      ...(by === "id" ? [idAmong[n.engine]] : []),
       ...(orderingKey === null ? [] : ["ordering_key = :place"]),
       ...(error === null ? [] : [matches[n.engine]])
     ].map((condition) => ` AND ${condition}`)

@@ -8,6 +8,7 @@ import type { CancelOutcome, Change, ChangeOutcome, Signals } from "../../../ser
 import { controlTopic } from "../../../services/Wake.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { buried, leaveFacts, leaving, leavingColumns, makeLeave, released } from "./leave.js"
+import { idAmong, listOf } from "./lists.js"
 import { bool, int, intOrNull } from "./rows.js"
 
 export interface Cancelled {
@@ -59,16 +60,6 @@ const wanted = ({ delayMillis: delay, priority, runAt }: Change) => ({ delay, pr
 const notice = (from: string, topic: string) =>
   `, note AS MATERIALIZED (SELECT pg_notify(:channel, ${topic}) FROM (SELECT 1 FROM ${from} LIMIT 1) AS one)`
 
-const arrays: PerEngine<(values: ReadonlyArray<number>) => unknown> = {
-  postgres: (values) => values,
-  sqlite: (values) => JSON.stringify(values)
-}
-
-const anyOf: PerEngine<string> = {
-  postgres: "id = ANY (:ids::bigint[])",
-  sqlite: "id IN (SELECT value FROM json_each(:ids))"
-}
-
 const reads = (n: Names, notify: boolean): Pick<Operate, "signals" | "setPaused"> => {
   const told = (change: string) =>
     notify && n.engine === "postgres"
@@ -89,7 +80,7 @@ const reads = (n: Names, notify: boolean): Pick<Operate, "signals" | "setPaused"
     n,
     "signals",
     `SELECT id, EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.name = :queue AND q.paused_at IS NOT NULL) AS paused
-    FROM (SELECT 0 AS id UNION ALL SELECT id FROM ${n.jobs} WHERE ${anyOf[n.engine]} AND cancel_requested_at IS NOT NULL) AS asked`
+    FROM (SELECT 0 AS id UNION ALL SELECT id FROM ${n.jobs} WHERE ${idAmong[n.engine]} AND cancel_requested_at IS NOT NULL) AS asked`
   )
   return {
     setPaused: (session, queue, paused) =>
@@ -98,7 +89,7 @@ const reads = (n: Names, notify: boolean): Pick<Operate, "signals" | "setPaused"
         (rows) => rows.length > 0
       ),
     signals: (session, queue, ids) =>
-      Effect.map(session.execute(signals, { queue, ids: arrays[n.engine](ids) }), (rows) => ({
+      Effect.map(session.execute(signals, { queue, ids: listOf[n.engine](ids) }), (rows) => ({
         paused: rows.some((row) => row.paused === true || row.paused === 1),
         cancelled: rows.map((row) => int(row.id)).filter((id) => id !== 0)
       }))
@@ -187,8 +178,9 @@ const sqlite = (n: Names): Operate => {
   const leave = makeLeave(n)
   return {
     ...reads(n, false),
-    cancel: (session, queue, ids) =>
-      Effect.map(
+    cancel: (session, queue, ids) => {
+      const call = leaving()
+      return Effect.map(
         Effect.forEach(ids, (id) =>
           Effect.gen(function* () {
             const [row] = yield* session.execute(find, { id, queue })
@@ -196,12 +188,13 @@ const sqlite = (n: Names): Operate => {
             if (intOrNull(row.token) !== null)
               return yield* Effect.as(session.execute(ask, { id }), "requested" as const)
             const { crashes, errors, failure_times: times, failures } = row
-            yield* leave.bury(session, row, { reason: "cancelled", crashes, errors, failures, times }, leaving())
+            yield* leave.bury(session, row, { reason: "cancelled", crashes, errors, failures, times }, call)
             return "cancelled" as const
           })
         ),
         (outcomes) => ({ outcomes, keyed: false })
-      ),
+      )
+    },
     change: (session, queue, ids, how) =>
       Effect.forEach(ids, (id) =>
         Effect.gen(function* () {

@@ -8,6 +8,7 @@ import type { StoreError } from "../../../services/Errors.js"
 import type { LiveRow } from "../../../services/JobRows.js"
 import type { LiveFilter } from "../../../services/Operations.js"
 import { type Names, type PerEngine, type Session, type Statement, statement } from "../../engine.js"
+import { idAmong, listOf } from "./lists.js"
 import { int, liveRow } from "./rows.js"
 
 export interface Select {
@@ -39,16 +40,6 @@ const stateCondition = (n: Names): Readonly<Record<string, string>> => ({
   leased: "(token IS NOT NULL)"
 })
 
-const arrays: PerEngine<(values: ReadonlyArray<number>) => unknown> = {
-  postgres: (values) => values,
-  sqlite: (values) => JSON.stringify(values)
-}
-
-const anyOf: PerEngine<string> = {
-  postgres: "id = ANY (:ids::bigint[])",
-  sqlite: "id IN (SELECT value FROM json_each(:ids))"
-}
-
 const parameterOf: Readonly<Record<string, string>> = { queue: ":queue", ordering_key: ":place" }
 
 /** After the cursor in the order of an index: see `paged` of the letters for why PostgreSQL is given rows. */
@@ -60,11 +51,11 @@ const inOrder: PerEngine<(by: ReadonlyArray<string>) => string> = {
   sqlite: (by) => `${by.map((column) => `${column} = ${parameterOf[column]}`).join(" AND ")} AND id > :after`
 }
 
-/** What finds the rows: their ids, the dedupe key they hold, their ordering key, their states, or their ids in turn. */
-type By = "ids" | "key" | "place" | "states" | "walk"
+/** What finds the rows: their ids, given, of a dedupe key or in turn; their ordering key; their states. */
+type By = "id" | "place" | "states"
 
 const byOf = ({ dedupeKey, ids, orderingKey }: LiveFilter): By | undefined =>
-  ids !== null ? "ids" : dedupeKey !== null ? "key" : orderingKey !== null ? "place" : undefined
+  ids !== null || dedupeKey !== null ? "id" : orderingKey !== null ? "place" : undefined
 
 const make = (n: Names): Select => {
   const conditions = stateCondition(n)
@@ -77,7 +68,7 @@ const make = (n: Names): Select => {
     const name = `select_${by}_${parts}_${wanted}`
     const rest = [
       "enqueued_at >= :from AND enqueued_at < :until",
-      ...(ids === null ? [] : [anyOf[n.engine]]),
+      ...(ids === null ? [] : [idAmong[n.engine]]),
       ...(dedupeKey === null ? [] : [`id IN (${holders}) AND dedupe_key = :key`]),
       ...(orderingKey === null || by === "place" ? [] : ["ordering_key = :place"]),
       ...(states === null ? [] : [`(${states.map((state) => conditions[state]).join(" OR ")})`])
@@ -97,9 +88,8 @@ const make = (n: Names): Select => {
       ) SELECT id FROM found ORDER BY id LIMIT :limit`,
       place: `SELECT id FROM ${n.jobs} WHERE ordering_key IS NOT NULL AND ${inOrder[n.engine](["queue", "ordering_key"])} AND ${rest}
       ORDER BY queue, ordering_key, id LIMIT :limit`,
-      ids: `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY id LIMIT :limit`,
-      key: `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY id LIMIT :limit`,
-      walk: `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY id LIMIT :limit`
+      // By the ids or the key that are asked for, or through all
+      id: `SELECT id FROM ${n.jobs} WHERE ${where} ORDER BY id LIMIT :limit`
     }
     const source = sources[by]
     const compiled = known.get(name) ?? statement(n, name, source)
@@ -114,7 +104,7 @@ const make = (n: Names): Select => {
     `SELECT ${some("token IS NULL AND visible_at IS NOT NULL", "priority DESC, visible_at, id")} AS waiting,
       ${some("token IS NOT NULL", "visible_at")} AS leased`
   )
-  const rows = statement(n, "list", `SELECT j.*, ${n.now} AS now FROM ${n.jobs} j WHERE ${anyOf[n.engine]}`)
+  const rows = statement(n, "list", `SELECT j.*, ${n.now} AS now FROM ${n.jobs} j WHERE ${idAmong[n.engine]}`)
 
   const ids: Select["ids"] = (session, queue, filter, after, limit) =>
     Effect.gen(function* () {
@@ -123,7 +113,7 @@ const make = (n: Names): Select => {
       let by = byOf(filter)
       if (by === undefined) {
         const [row] = yield* session.execute(size, { queue })
-        by = int(row?.waiting) > few || int(row?.leased) > few ? "walk" : "states"
+        by = int(row?.waiting) > few || int(row?.leased) > few ? "id" : "states"
       }
       const found = yield* session.execute(text(by, filter), {
         queue,
@@ -131,7 +121,7 @@ const make = (n: Names): Select => {
         limit,
         from: filter.from ?? Number.MIN_SAFE_INTEGER,
         until: filter.until ?? Number.MAX_SAFE_INTEGER,
-        ids: arrays[n.engine](filter.ids ?? []),
+        ids: listOf[n.engine](filter.ids ?? []),
         key: filter.dedupeKey,
         place: filter.orderingKey
       })
@@ -144,7 +134,7 @@ const make = (n: Names): Select => {
       Effect.gen(function* () {
         const wanted = yield* ids(session, queue, every, after, limit)
         if (wanted.length === 0) return []
-        const found = yield* session.execute(rows, { ids: arrays[n.engine](wanted) })
+        const found = yield* session.execute(rows, { ids: listOf[n.engine](wanted) })
         return found
           .filter((row) => row.queue === queue)
           .map((row) => liveRow(row, int(row.now)))

@@ -1,0 +1,16 @@
+/**
+ * Lists as parameters: an array on PostgreSQL, JSON text on SQLite.
+ */
+import type { PerEngine } from "../../engine.js"
+
+/** The parameter's value; null stays null. */
+export const listOf: PerEngine<(values: ReadonlyArray<unknown> | null) => unknown> = {
+  postgres: (values) => values,
+  sqlite: (values) => (values === null ? null : JSON.stringify(values))
+}
+
+/** Whether a row's id is among `:ids`. */
+export const idAmong: PerEngine<string> = {
+  postgres: "id = ANY (:ids::bigint[])",
+  sqlite: "id IN (SELECT value FROM json_each(:ids))"
+}
