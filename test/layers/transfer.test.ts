@@ -6,7 +6,7 @@ import { SqlClient } from "@effect/sql"
 import { Outbox, Queue, Schedules, Transfer, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
-import { Chunk, Effect, Either, Exit, Fiber, ManagedRuntime, Redacted, Schema, Stream } from "effect"
+import { Chunk, Deferred, Effect, Either, Exit, Fiber, ManagedRuntime, Redacted, Schema, Stream } from "effect"
 import { afterAll, describe, expect, inject, it } from "vitest"
 import { createDatabase } from "../support/postgres.js"
 import { until } from "../support/until.js"
@@ -208,9 +208,19 @@ describe.each(ways)("from %s to %s", (from, to) => {
     // Interrupted in the middle of it
     await target.run(
       Effect.gen(function* () {
-        const fiber = yield* Effect.fork(imported(records))
-        yield* Effect.sleep("30 millis")
-        expect(Exit.isExit(yield* Fiber.interrupt(fiber))).toBe(true)
+        const reached = yield* Deferred.make<void>()
+        const until = Math.floor(records.length / 2)
+        const read = Stream.fromIterable(records).pipe(
+          Stream.rechunk(1),
+          Stream.zipWithIndex,
+          Stream.tap(([, index]) =>
+            index === until ? Effect.zipRight(Deferred.succeed(reached, undefined), Effect.never) : Effect.void
+          ),
+          Stream.map(([record]) => record)
+        )
+        const fiber = yield* Effect.fork(Transfer.import(read))
+        yield* Deferred.await(reached)
+        expect(Exit.isInterrupted(yield* Fiber.interrupt(fiber))).toBe(true)
       })
     )
     const last = await target.run(imported(records))

@@ -1,5 +1,4 @@
 /** Ordered jobs under workers that are killed, each in a process of its own. */
-import { setTimeout } from "node:timers/promises"
 import { Effect } from "effect"
 import { describe, expect, it } from "vitest"
 import { Tasks, task } from "../support/processes/config.js"
@@ -36,7 +35,6 @@ describe.each(engines)("%s", (engine) => {
       await victim?.ended()
       killed.set(victim?.pid ?? 0, Date.now())
       workers.push(await place.worker({ visibilityMillis, concurrency: 8 }))
-      await setTimeout(20)
     }
     await until("every job is done", async () => (await place.live()).length === 0, 40_000)
     expect(await place.dead()).toEqual([])
