@@ -5,11 +5,11 @@
  */
 import { Chunk, type Duration, Effect, Either, type Schema, Stream } from "effect"
 import { type Defaults, type EnqueueOptions, placement } from "./EnqueueOptions.js"
-import type { EnqueueError, InvalidArgument, QueueError, StoreError } from "./Errors.js"
+import { type EnqueueError, InvalidArgument, type QueueError, type StoreError } from "./Errors.js"
 import { decoder, encoder } from "./encode.js"
 import { makeJob } from "./handle.js"
 import { checkDuration, checkInteger, checkQueueName } from "./input.js"
-import type { Job } from "./Job.js"
+import { describe, type Job } from "./Job.js"
 import type { Found } from "./Operations.js"
 import { makeOperations, type QueueOperations } from "./operate.js"
 import {
@@ -117,6 +117,14 @@ export interface Definition<A, I = unknown> extends QueueOperations {
   readonly sweepExpired: Effect.Effect<SweepResult, QueueError, Queue>
 }
 
+/** A function that throws is bad input like any other. */
+const optionsFrom = <A>(job: (payload: A, index: number) => EnqueueOptions, payload: A, index: number) =>
+  Either.try({
+    try: () => job(payload, index),
+    catch: (error) =>
+      new InvalidArgument({ argument: "options", message: `options: the function threw: ${describe(error)}` })
+  })
+
 /**
  * Defines a queue.
  *
@@ -155,7 +163,9 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
     const queue = yield* Queue
     yield* check
     const jobs = yield* Effect.forEach(payloads, (payload, index) =>
-      prepare(payload, index, typeof job === "function" ? job(payload, index) : job)
+      typeof job === "function"
+        ? Effect.flatMap(optionsFrom(job, payload, index), (options) => prepare(payload, index, options))
+        : prepare(payload, index, job)
     )
     if (jobs.length === 0) return []
     yield* defined(queue)

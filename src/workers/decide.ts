@@ -28,19 +28,20 @@ export interface Decision {
   readonly error: JobError | undefined
 }
 
-const word = <A>(cause: Cause.Cause<unknown>, is: (error: unknown) => error is A): A | undefined =>
-  Option.getOrUndefined(Chunk.findFirst(Cause.failures(cause), is))
-
-/** Values that a handler fails with may be hostile: a Proxy whose traps throw. */
-const instance =
-  <A>(constructor: new (...args: never) => A) =>
-  (error: unknown): error is A => {
+/**
+ * The first failure of a cause that is a word of the error channel. Values that a handler fails with may be hostile: a
+ * Proxy whose traps throw.
+ */
+export const word = <A>(cause: Cause.Cause<unknown>, constructor: new (...args: never) => A): A | undefined => {
+  const is = (error: unknown): error is A => {
     try {
       return error instanceof constructor
     } catch {
       return false
     }
   }
+  return Option.getOrUndefined(Chunk.findFirst(Cause.failures(cause), is))
+}
 
 const timedOut = (millis: number) => `the handler did not end within its timeout of ${millis} ms`
 const stuck = "the handler did not end when it was interrupted; its slot was given up"
@@ -85,16 +86,16 @@ export const decide = (ending: Ending): Effect.Effect<Decision> =>
 /** The error channel speaks: Fatal, Snooze, RetryAfter; all else is the Schedule's. */
 const spoken = (ending: Ending, cause: Cause.Cause<unknown>): Effect.Effect<Decision> => {
   const { row } = ending
-  const fatal = word(cause, instance(Fatal))
+  const fatal = word(cause, Fatal)
   if (fatal !== undefined) {
     const error = errorOf(ending, cause, fatal.error)
     return Effect.succeed({ settlement: Settlement.fatal(row, error), error })
   }
-  const snooze = word(cause, instance(Snooze))
+  const snooze = word(cause, Snooze)
   const nap = snooze === undefined ? undefined : checkDuration("delay", snooze.delay)
   if (nap?._tag === "Right")
     return Effect.succeed({ settlement: Settlement.givenBack(row, nap.right), error: undefined })
-  const after = word(cause, instance(RetryAfter))
+  const after = word(cause, RetryAfter)
   const delay = after === undefined ? undefined : checkDuration("delay", after.delay)
   if (delay?._tag === "Right") {
     const error = errorOf(ending, cause, after?.error ?? after)

@@ -1,11 +1,12 @@
 /**
  * What a worker's fibers tell of themselves: metrics of its queue, and a span for each run of its handler.
  */
-import { Cause, Chunk, Effect, Exit, FiberRef, Option } from "effect"
+import { Effect, Exit, FiberRef } from "effect"
 import { Fatal, Snooze } from "../services/Job.js"
 import { metrics, record } from "../services/metrics.js"
 import type { ClaimedRow } from "../services/Settlement.js"
 import { errorType, isTraced, processing, type Seen } from "../services/telemetry.js"
+import { word } from "./decide.js"
 import type { Run } from "./held.js"
 import type { WorkerEvent } from "./WorkerEvent.js"
 
@@ -64,19 +65,6 @@ const measures = (queue: string): Omit<TelemetryHooks, "span"> => {
   }
 }
 
-/** The error channel's words; values that a handler fails with may be hostile. */
-const word = <A>(exit: Exit.Exit<unknown, unknown>, constructor: new (...args: never) => A): A | undefined => {
-  if (Exit.isSuccess(exit)) return undefined
-  const is = (error: unknown): error is A => {
-    try {
-      return error instanceof constructor
-    } catch {
-      return false
-    }
-  }
-  return Option.getOrUndefined(Chunk.findFirst(Cause.failures(exit.cause), is))
-}
-
 const failed = (type: string, message: string): Seen => ({
   exit: Exit.fail(new Error(message)),
   attributes: { "error.type": type }
@@ -94,8 +82,8 @@ const seen = (run: Run, exit: Exit.Exit<Ends, unknown>): Seen => {
   if (first.stop === "timeout") return failed("timeout", "the handler did not end within its timeout")
   const stop = first.phase === "lost" ? "lease_lost" : first.stop
   if (stop !== undefined) return { exit, attributes: { "alkstore.interrupted": stop } }
-  if (word(exit, Snooze) !== undefined) return { exit: Exit.void, attributes: { "alkstore.snoozed": true } }
-  const fatal = word(exit, Fatal)
+  if (word(exit.cause, Snooze) !== undefined) return { exit: Exit.void, attributes: { "alkstore.snoozed": true } }
+  const fatal = word(exit.cause, Fatal)
   const inner = fatal === undefined ? "_OTHER" : errorType(fatal.error)
   return inner === "_OTHER" ? { exit } : { exit, attributes: { "error.type": inner } }
 }

@@ -265,7 +265,7 @@ export const refusalSuite: Suite = (engine, options) => {
           if (index === 57) throw new Error("no options for this one")
           return {}
         })
-        expect((yield* Effect.exit(failing))._tag).toBe("Failure")
+        expect((yield* failsWith(failing, "InvalidArgument")).message).toContain("no options for this one")
         yield* expectEmpty(queue)
       })
     )
