@@ -22,16 +22,26 @@ export const longestSleepMillis = 86_400_000
 export const sleepMillis = (millis: number): number => Math.min(longestSleepMillis, Math.max(1, Math.ceil(millis)))
 
 /**
- * While another process has the write lock: after 1 ms, doubling, at most 50 ms apart with jitter, for so long.
+ * While another process has the write lock: after 1 ms, doubling, at most 50 ms apart with jitter; without end.
+ *
+ * @since 0.1.0
+ * @category schedules
+ */
+export const busyDelays: Schedule.Schedule<unknown> = Schedule.exponential(1).pipe(
+  Schedule.union(Schedule.spaced(50)),
+  Schedule.jittered
+)
+
+/**
+ * The same for so long.
  *
  * @since 0.1.0
  * @category schedules
  */
 export const busyRetry = (limit: Duration.DurationInput): Schedule.Schedule<unknown> =>
-  Schedule.exponential(1).pipe(
-    Schedule.union(Schedule.spaced(50)),
-    Schedule.jittered,
-    Schedule.intersect(Schedule.elapsed.pipe(Schedule.whileOutput((elapsed) => Duration.lessThan(elapsed, limit))))
+  Schedule.intersect(
+    busyDelays,
+    Schedule.elapsed.pipe(Schedule.whileOutput((elapsed) => Duration.lessThan(elapsed, limit)))
   )
 
 /**

@@ -3,27 +3,22 @@
  *
  * @since 0.1.0
  */
-import { Chunk, type Duration, Effect, Either, type Schema, Stream } from "effect"
-import { type Defaults, type EnqueueOptions, placement } from "./EnqueueOptions.js"
-import { type EnqueueError, InvalidArgument, type QueueError, type StoreError } from "./Errors.js"
+import { type Duration, Effect, Either, type Schema } from "effect"
+import { type Defaults, placement } from "./EnqueueOptions.js"
+import type { InvalidArgument, QueueError, StoreError } from "./Errors.js"
 import { decoder, encoder } from "./encode.js"
+import { type EnqueueVerbs, makeEnqueue } from "./enqueue.js"
 import { makeJob } from "./handle.js"
 import { checkDuration, checkInteger, checkQueueName } from "./input.js"
-import { describe, type Job } from "./Job.js"
+import type { Job } from "./Job.js"
 import type { Found } from "./Operations.js"
 import { makeOperations, type QueueOperations } from "./operate.js"
-import {
-  type NewJob,
-  Queue,
-  type QueueSettings,
-  type Receipt,
-  type SweepResult,
-  TransactionMode
-} from "./QueueStore.js"
+import { Queue, type QueueSettings, type SweepResult, TransactionMode } from "./QueueStore.js"
 import { plainSettings, settingsOf } from "./settings.js"
-import { receiving, sending } from "./telemetry.js"
+import { receiving } from "./telemetry.js"
 
 export type { Defaults, EnqueueOptions } from "./EnqueueOptions.js"
+export type { EnqueueVerbs } from "./enqueue.js"
 export { deadEnvelope } from "./envelope.js"
 export type { DeadLetterFilter, JobFilter, Reschedule } from "./filters.js"
 export type { CompletedRow, DeadRow, LiveRow } from "./JobRows.js"
@@ -87,7 +82,7 @@ export interface ClaimOptions {
  * @since 0.1.0
  * @category models
  */
-export interface Definition<A, I = unknown> extends QueueOperations {
+export interface Definition<A, I = unknown> extends QueueOperations, EnqueueVerbs<A> {
   readonly name: string
   readonly payload: Schema.Schema<A, I>
   /** What every process of the fleet goes by: stored when the queue is first used, a worker's word before others'. */
@@ -96,34 +91,11 @@ export interface Definition<A, I = unknown> extends QueueOperations {
   readonly defaults: Defaults
   /** What is wrong with the definition, if anything. */
   readonly check: Effect.Effect<void, InvalidArgument>
-  /** Adds a job. Inside a transaction of the queue's client it commits or rolls back with it. */
-  readonly enqueue: (payload: A, options?: EnqueueOptions) => Effect.Effect<Receipt, EnqueueError, Queue>
-  /** Adds all in one transaction, or none; receipts in order. */
-  readonly enqueueMany: (
-    payloads: Iterable<A>,
-    options?: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions)
-  ) => Effect.Effect<ReadonlyArray<Receipt>, EnqueueError, Queue>
-  /** Adds chunk by chunk, each committed on its own, without holding the whole; answers how many were added. */
-  readonly enqueueStream: <E, R>(
-    payloads: Stream.Stream<A, E, R>,
-    options?: {
-      readonly chunkSize?: number | undefined
-      readonly job?: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined
-    }
-  ) => Effect.Effect<{ readonly enqueued: number; readonly deduplicated: number }, EnqueueError | E, Queue | R>
   /** Claims ready jobs for manual work; you renew and settle them yourself. */
   readonly claim: (options?: ClaimOptions) => Effect.Effect<ReadonlyArray<Job<A>>, QueueError, Queue>
   /** The maintenance of this queue, now: see `Service.sweepExpired`. */
   readonly sweepExpired: Effect.Effect<SweepResult, QueueError, Queue>
 }
-
-/** A function that throws is bad input like any other. */
-const optionsFrom = <A>(job: (payload: A, index: number) => EnqueueOptions, payload: A, index: number) =>
-  Either.try({
-    try: () => job(payload, index),
-    catch: (error) =>
-      new InvalidArgument({ argument: "options", message: `options: the function threw: ${describe(error)}` })
-  })
 
 /**
  * Defines a queue.
@@ -149,28 +121,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
   const encode = encoder(name, options.payload)
   const decode = decoder(options.payload)
 
-  const prepare = (payload: A, index: number, job: EnqueueOptions) =>
-    Effect.flatMap(placement(job, defaults), (rest) =>
-      Effect.map(encode(payload, index), (text): NewJob => Object.assign(rest, { payload: text }))
-    )
-
   const defined = (queue: Queue["Type"]) => Effect.zipRight(check, queue.define(settings, "producer"))
-
-  const enqueueAll = Effect.fnUntraced(function* (
-    payloads: Iterable<A>,
-    job: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) = {}
-  ) {
-    const queue = yield* Queue
-    yield* check
-    const jobs = yield* Effect.forEach(payloads, (payload, index) =>
-      typeof job === "function"
-        ? Effect.flatMap(optionsFrom(job, payload, index), (options) => prepare(payload, index, options))
-        : prepare(payload, index, job)
-    )
-    if (jobs.length === 0) return []
-    yield* defined(queue)
-    return yield* sending(name, jobs, (carried) => queue.enqueue(name, carried))
-  })
 
   return {
     name,
@@ -178,35 +129,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
     settings,
     defaults,
     check,
-    enqueue: Effect.fnUntraced(function* (payload, job = {}) {
-      const queue = yield* Queue
-      yield* check
-      const row = yield* prepare(payload, 0, job)
-      yield* defined(queue)
-      const [receipt] = yield* sending(name, [row], (carried) => queue.enqueue(name, carried))
-      return receipt as Receipt
-    }),
-    enqueueMany: enqueueAll,
-    enqueueStream: (payloads, { chunkSize = 1_000, job } = {}) =>
-      Effect.flatMap(checkInteger("chunkSize", chunkSize, 1, 100_000), (size) => {
-        let offset = 0
-        return payloads.pipe(
-          Stream.grouped(size),
-          Stream.mapEffect((chunk) => {
-            const from = offset
-            offset += chunk.length
-            const each = typeof job === "function" ? (payload: A, index: number) => job(payload, from + index) : job
-            return enqueueAll(Chunk.toReadonlyArray(chunk), each)
-          }),
-          Stream.runFold({ enqueued: 0, deduplicated: 0 }, (sum, receipts) => {
-            const deduplicated = receipts.filter((receipt) => receipt.deduplicated).length
-            return {
-              enqueued: sum.enqueued + receipts.length - deduplicated,
-              deduplicated: sum.deduplicated + deduplicated
-            }
-          })
-        )
-      }),
+    ...makeEnqueue({ name, settings, checked, defaults, encode }),
     claim: Effect.fnUntraced(function* ({ limit = 1, visibilityTimeout = "30 seconds" } = {}) {
       const queue = yield* Queue
       yield* check

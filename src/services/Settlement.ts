@@ -141,6 +141,14 @@ export const givenBack = (row: ClaimedRow, delayMillis: number): Settlement => (
   history: sameHistory(row)
 })
 
+/**
+ * The job is done.
+ *
+ * @since 0.1.0
+ * @category transitions
+ */
+export const done = (row: ClaimedRow): Settlement => ({ _tag: "Ack", id: row.id, token: row.token })
+
 const undecodableLimit = 86_400_000
 
 /**

@@ -15,10 +15,13 @@ const reason = (error: unknown): string =>
       ? error.message
       : "it cannot be encoded"
 
-/** Encodes payloads of one queue; every flaw is an `InvalidPayload`, also one that makes the Schema throw. */
+/**
+ * Encodes payloads of one queue; every flaw is an `InvalidPayload`, also one that makes the Schema throw. What a Schema
+ * that needs no effect, as nearly all, answers is an Either: an effect that costs no step.
+ */
 export const encoder = <A, I>(queue: string, schema: Schema.Schema<A, I>) => {
   const encode = Schema.encode(schema)
-  return (payload: A, index: number): Effect.Effect<string, InvalidPayload> => {
+  return (payload: A, index: number): Either.Either<string, InvalidPayload> | Effect.Effect<string, InvalidPayload> => {
     const refuse = (message: string, cause?: unknown) =>
       new InvalidPayload({
         queue,
@@ -26,11 +29,20 @@ export const encoder = <A, I>(queue: string, schema: Schema.Schema<A, I>) => {
         message: `payload ${index} for queue ${queue}: ${message}`,
         ...(cause === undefined ? {} : { cause })
       })
-    return Effect.suspend(() => encode(payload)).pipe(
-      Effect.catchAllDefect(Effect.fail),
-      Effect.mapError((error) => refuse(reason(error), error)),
-      Effect.flatMap((encoded) => Either.mapLeft(toJson(encoded, maxPayloadBytes), (message) => refuse(message)))
-    )
+    const text = (encoded: unknown) => Either.mapLeft(toJson(encoded, maxPayloadBytes), (message) => refuse(message))
+    try {
+      const encoded: Effect.Effect<unknown, ParseResult.ParseError> = encode(payload)
+      if (Either.isEither(encoded)) {
+        return Either.isRight(encoded) ? text(encoded.right) : Either.left(refuse(reason(encoded.left), encoded.left))
+      }
+      return encoded.pipe(
+        Effect.catchAllDefect(Effect.fail),
+        Effect.mapError((error) => refuse(reason(error), error)),
+        Effect.flatMap(text)
+      )
+    } catch (error) {
+      return Either.left(refuse(reason(error), error))
+    }
   }
 }
 

@@ -17,7 +17,10 @@ export type AnyBatchHandler<A> = (jobs: NonEmptyReadonlyArray<Job<A>>) => Effect
 export const nextMembers = ({ buffer, policy }: WorkerState): Array<Held> => {
   const [first] = buffer
   if (first === undefined) return []
-  if (first.row.crashes > 0) return buffer.splice(0, 1)
+  if (policy.batchSize === 1 || first.row.crashes > 0) {
+    buffer.shift()
+    return [first]
+  }
   const crashed = buffer.findIndex(({ row }) => row.crashes > 0)
   const count = Math.min(policy.batchSize, crashed === -1 ? buffer.length : crashed)
   const filling = count < policy.batchSize && crashed === -1 && policy.maxWaitMillis > 0 && !first.ripe

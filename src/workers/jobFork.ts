@@ -11,21 +11,32 @@ export type JobFork = (
   life: (scope: Scope.CloseableScope) => Effect.Effect<void, never, Scope.Scope>
 ) => Run["fiber"]
 
-export const makeJobFork = <R>(runtime: Runtime.Runtime<R>, worker: string): JobFork => {
-  const outer = HashMap.set(
-    FiberRefs.getOrDefault(runtime.fiberRefs, FiberRef.currentLogAnnotations),
-    "worker",
-    worker as unknown
+/** Scopes are made by the hundred: running the effect that makes one costs more than the Scope. */
+const makeScopes = () => {
+  const some = Effect.replicateEffect(Scope.make(), 100)
+  let ready: Array<Scope.CloseableScope> = []
+  return (): Scope.CloseableScope => {
+    if (ready.length === 0) ready = Effect.runSync(some)
+    return ready.pop() as Scope.CloseableScope
+  }
+}
+
+export const makeJobFork = <R>(runtime: Runtime.Runtime<R>, queue: string, worker: string): JobFork => {
+  const outer = FiberRefs.getOrDefault(runtime.fiberRefs, FiberRef.currentLogAnnotations).pipe(
+    HashMap.set("worker", worker as unknown),
+    HashMap.set("queue", queue as unknown)
   )
+  const makeScope = makeScopes()
   return (members, life) => {
-    const scope = Effect.runSync(Scope.make())
+    const scope = makeScope()
     const [first] = members
-    let annotations = HashMap.set(outer, "queue", first?.row.queue as unknown)
+    let annotations = outer
     if (members.length > 1) annotations = HashMap.set(annotations, "jobs", members.map(({ row }) => row.id).join(", "))
     else
-      annotations = annotations.pipe(
-        HashMap.set("job", first?.row.id as unknown),
-        HashMap.set("attempt", first?.row.attempt as unknown)
+      annotations = HashMap.set(
+        HashMap.set(annotations, "job", first?.row.id as unknown),
+        "attempt",
+        first?.row.attempt as unknown
       )
     const own = Runtime.make({
       context: Context.add(runtime.context, Scope.Scope, scope),

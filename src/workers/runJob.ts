@@ -45,34 +45,64 @@ const endOf = (
   return Exit.isSuccess(exit) ? (exit.value?.get(row.token) ?? Exit.void) : exit
 }
 
-const ended = (state: WorkerState, run: Run, exit: Exit.Exit<Ends, unknown>, next: () => void) =>
-  Effect.gen(function* () {
-    run.fiber = undefined
-    if (run.stuck) {
-      // Given up before: its jobs were settled as failures then, and its slot freed
-      state.stuck--
-      state.room.unsafeOpen()
-      return
-    }
-    const took = (yield* state.clock.monotonic) - run.startedAt
-    state.telemetry.ran(took)
-    state.meanRun = state.meanRun === undefined ? took : state.meanRun * 0.9 + took * 0.1
-    state.running--
-    const kept = run.members.filter((held) => {
-      if (state.recent.push(jobRef(held.row)) > 2 * keptRecent) state.recent.splice(0, keptRecent)
-      const lost = held.phase === "lost"
-      held.phase = "settling"
-      if (lost) forget(state, held)
-      return !lost
-    })
-    next()
+const isDone = (held: Held, exit: Exit.Exit<unknown, unknown>): boolean =>
+  Exit.isSuccess(exit) && held.stop !== "stuck" && held.settledByHand === undefined
+
+/** The slot is free, and goes to the next; then each job to the acknowledger. No effect where all went well. */
+const ended = (
+  state: WorkerState,
+  run: Run,
+  exit: Exit.Exit<Ends, unknown>,
+  next: () => void,
+  now: number
+): Effect.Effect<void> => {
+  run.fiber = undefined
+  if (run.stuck) {
+    // Given up before: its jobs were settled as failures then, and its slot freed
+    state.stuck--
     state.room.unsafeOpen()
-    for (const held of kept) yield* settle(state, held, endOf(state, held, exit))
+    return Effect.void
+  }
+  const took = now - run.startedAt
+  state.telemetry.ran(took)
+  state.meanRun = state.meanRun === undefined ? took : state.meanRun * 0.9 + took * 0.1
+  state.running--
+  const others: Array<Held> = []
+  for (const held of run.members) {
+    if (state.recent.push(jobRef(held.row)) > 2 * keptRecent) state.recent.splice(0, keptRecent)
+    const lost = held.phase === "lost"
+    held.phase = "settling"
+    if (lost) forget(state, held)
+    else others.push(held)
+  }
+  next()
+  state.room.unsafeOpen()
+  const left = others.filter((held) => {
+    const end = endOf(state, held, exit)
+    if (!isDone(held, end)) return true
+    offerSettle(state, held, Settlement.done(held.row))
+    return false
   })
+  return left.length === 0
+    ? Effect.void
+    : Effect.forEach(left, (held) => settle(state, held, endOf(state, held, exit)), { discard: true })
+}
+
+/** Marks a run as begun. */
+const begin = (state: WorkerState, run: Run, now: number): void => {
+  const { marginMillis, timeoutMillis } = state.policy
+  run.startedAt = now
+  for (const held of run.members) {
+    arm(state, Math.min(now + timeoutMillis, held.deadline - marginMillis))
+    state.telemetry.started(held.row, now)
+    state.publish({ _tag: "Started", job: jobRef(held.row) })
+  }
+}
 
 /**
  * The whole life of a started run, for a fiber of its own that starts uninterruptible (so that an interrupt before its
  * first step cannot lose the jobs); only the handler can be interrupted. `next` is called as soon as the slot is free.
+ * As few steps as can be: each is paid for with every job.
  */
 export const runJob = (
   state: WorkerState,
@@ -81,15 +111,13 @@ export const runJob = (
   scope: Scope.CloseableScope,
   next: () => void
 ): Effect.Effect<void, never, Scope.Scope> =>
-  Effect.gen(function* () {
-    run.startedAt = yield* state.clock.monotonic
-    const { marginMillis, timeoutMillis } = state.policy
-    for (const held of run.members) {
-      arm(state, Math.min(run.startedAt + timeoutMillis, held.deadline - marginMillis))
-      state.telemetry.started(held.row, run.startedAt)
-      state.publish({ _tag: "Started", job: jobRef(held.row) })
-    }
-    const handled = yield* state.telemetry.span(run, Effect.exit(Effect.interruptible(perform(state, run))))
-    const closed = yield* Effect.exit(Scope.close(scope, handled))
-    yield* ended(state, run, Exit.zipLeft(handled, closed), next)
+  Effect.flatMap(state.clock.monotonic, (now) => {
+    begin(state, run, now)
+    return Effect.flatMap(
+      state.telemetry.span(run, Effect.exit(Effect.interruptible(perform(state, run)))),
+      (handled) =>
+        Effect.flatMap(Effect.exit(Scope.close(scope, handled)), (closed) =>
+          Effect.flatMap(state.clock.monotonic, (now) => ended(state, run, Exit.zipLeft(handled, closed), next, now))
+        )
+    )
   })

@@ -3,7 +3,7 @@
  * loop stood still.
  */
 import { monitorEventLoopDelay } from "node:perf_hooks"
-import { Effect, Clock as EffectClock, type Scope } from "effect"
+import { Context, DefaultServices, Effect, Clock as EffectClock, type Scope } from "effect"
 import type { Service } from "../../services/Clock.js"
 import { macrotask } from "./macrotask.js"
 
@@ -12,6 +12,12 @@ const resolutionMillis = 100
 
 /** Looks that are kept for those who ask less often than others. */
 const keptStalls = 1_000
+
+/** One step of a fiber, by whatever Clock it has: time is read several times for each job. */
+const read = (time: (clock: EffectClock.Clock) => number): Effect.Effect<number> =>
+  Effect.withFiberRuntime((fiber) =>
+    Effect.succeed(time(Context.get(fiber.getFiberRef(DefaultServices.currentServices), EffectClock.Clock)))
+  )
 
 /**
  * `database`: rows are stamped by the server, `process`: by this process (SQLite, whose host is everybody's host; and
@@ -35,14 +41,14 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
       source,
       virtual,
       // Whole, as rows are: a TestClock may stand between two milliseconds
-      now: Effect.map(EffectClock.currentTimeMillis, (now) => {
-        last = Math.max(last, Math.floor(now))
+      now: read((clock) => {
+        last = Math.max(last, Math.floor(clock.unsafeCurrentTimeMillis()))
         return last
       }),
       // A TestClock that stands between two milliseconds dies when it is asked for nanoseconds
       monotonic: virtual
-        ? Effect.map(EffectClock.currentTimeMillis, Math.floor)
-        : Effect.map(EffectClock.currentTimeNanos, (nanos) => Number(nanos / 1_000n) / 1_000),
+        ? read((clock) => Math.floor(clock.unsafeCurrentTimeMillis()))
+        : read((clock) => Number(clock.unsafeCurrentTimeNanos() / 1_000n) / 1_000),
       // The timer of who asks, overdue as well after a stall, may come before the one that measures: let that run first
       stall: (since) =>
         Effect.zipRight(

@@ -13,19 +13,23 @@ export interface Database {
   readonly names: Names
   /**
    * Runs a verb in the caller's transaction when it is our client's; otherwise on a connection of our own, where it
-   * is atomic: one statement on PostgreSQL (a transaction when `whole` asks for it), an immediate transaction on
-   * SQLite. `read` takes no write lock.
+   * is atomic: one statement on PostgreSQL (a transaction when `extent` asks for it), an immediate transaction on
+   * SQLite, shared with other writes of this process that wait at the same moment (none of its own when `extent` says
+   * that it is one statement). `read` takes no write lock. A verb may be run again after a rollback: it has no effect
+   * but on the database.
    */
-  readonly joined: <A>(access: Access, operation: string, verb: Verb<A>, whole?: boolean) => Effect.Effect<A, Refused>
+  readonly joined: <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) => Effect.Effect<A, Refused>
   /** Runs a verb on a connection of our own, whatever transaction the caller is in. */
   readonly apart: <A>(
     access: Access,
     operation: string,
     verb: Verb<A>,
-    whole?: boolean
+    extent?: Extent
   ) => Effect.Effect<A, TransactionOpen | StoreError>
   /** Whether the calling fiber is inside a transaction of our client that `joined` would join. */
   readonly joins: Effect.Effect<boolean>
+  /** Where a write of the calling fiber would go: `elsewhere` is whatever `joined` has to decide. */
+  readonly stands: Effect.Effect<"inside" | "outside" | "elsewhere">
   readonly transaction: <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E | StoreError, R>
   readonly holdsWriteLock: Effect.Effect<boolean>
   /** Ends when the transaction that is open now, if any, has ended: for wakes after a commit. */
@@ -33,6 +37,8 @@ export interface Database {
 }
 
 export type Access = "read" | "write" | "enqueue"
+/** How much a verb executes, where it matters. */
+export type Extent = "statement" | "transaction"
 export type Verb<A> = (session: Session) => Effect.Effect<A, StoreError>
 export type Refused = ForeignTransaction | TransactionOpen | StoreError
 
@@ -49,22 +55,38 @@ const foreign: Ambient = { _tag: "Foreign" }
  * The transaction tag is one for all SqlClients: a connection is ours when it is the same object (SQLite has one
  * per client) or of the same class (PostgreSQL makes a class per client).
  */
-export const ambient = (ours: Connection): Effect.Effect<Ambient> =>
-  Effect.contextWith((context: Context.Context<never>) => {
-    const open = Context.getOption(
-      context as Context.Context<SqlClient.TransactionConnection>,
-      SqlClient.TransactionConnection
-    )
-    if (Option.isNone(open)) return none
-    const [connection] = open.value
-    const own = connection === ours || (ours.constructor !== Object && connection.constructor === ours.constructor)
-    return own ? { _tag: "Own", connection } : foreign
+const ambientOf = (context: Context.Context<never>, ours: Connection): Ambient => {
+  const open = Context.getOption(
+    context as Context.Context<SqlClient.TransactionConnection>,
+    SqlClient.TransactionConnection
+  )
+  if (Option.isNone(open)) return none
+  const [connection] = open.value
+  const own = connection === ours || (ours.constructor !== Object && connection.constructor === ours.constructor)
+  return own ? { _tag: "Own", connection } : foreign
+}
+
+/** Where the calling fiber stands, and whether it asked for independence of its transaction. */
+export const ambient = <A, E>(
+  ours: Connection,
+  then: (transaction: Ambient, independent: boolean) => Effect.Effect<A, E>
+): Effect.Effect<A, E> =>
+  Effect.withFiberRuntime((fiber) => {
+    const context = fiber.currentContext as Context.Context<never>
+    return then(ambientOf(context, ours), Context.get(context, TransactionMode) === "outside")
   })
 
-/** Whether the caller asked for independence of its transaction. */
-export const outside: Effect.Effect<boolean> = Effect.contextWith(
-  (context: Context.Context<never>) => Context.get(context, TransactionMode) === "outside"
-)
+/** See `Database.stands`. */
+export const stands = (ours: Connection): Database["stands"] =>
+  ambient(ours, (transaction, independent) =>
+    Effect.succeed(
+      transaction._tag === "None" ? "outside" : transaction._tag === "Own" && !independent ? "inside" : "elsewhere"
+    )
+  )
+
+/** See `Database.joins`. */
+export const joins = (ours: Connection): Effect.Effect<boolean> =>
+  ambient(ours, (transaction, independent) => Effect.succeed(transaction._tag === "Own" && !independent))
 
 export const refuseForeign = (operation: string) =>
   new ForeignTransaction({
@@ -93,16 +115,15 @@ export const detached = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A
 /** Statements that are being executed now, and all that ever were: what `alkstore/Testing` waits for. */
 export const activity = { open: 0, total: 0 }
 
+const closed = Effect.sync(() => {
+  activity.open--
+})
+
 export const tracked = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.suspend(() => {
     activity.open++
     activity.total++
-    return Effect.ensuring(
-      self,
-      Effect.sync(() => {
-        activity.open--
-      })
-    )
+    return Effect.ensuring(self, closed)
   })
 
 /** The values of a statement's parameters, in order; a missing one is a defect of ours. */

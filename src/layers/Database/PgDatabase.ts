@@ -12,10 +12,12 @@ import {
   ambient,
   type Connection,
   type Database,
-  outside,
+  type Extent,
+  joins,
   positional,
   type Refused,
   refuseForeign,
+  stands,
   tracked,
   type Verb
 } from "./Database.js"
@@ -75,32 +77,30 @@ export const makePgDatabase = (
         })
       )
 
-    const apart = <A>(access: Access, operation: string, verb: Verb<A>, whole = false) =>
+    const apart = <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) =>
       connections.use(access, operation, (session) =>
         Effect.flatMap(clock.now, (now) => {
           const bound: Session = {
-            ...session,
+            writes: true,
+            joined: false,
             execute: (text, parameters) => session.execute(text, withNow(parameters, now))
           }
-          return whole ? inTransaction(bound, verb) : verb(bound)
+          return extent === "transaction" ? inTransaction(bound, verb) : verb(bound)
         })
       )
 
     return {
       names,
-      joined: <A>(access: Access, operation: string, verb: Verb<A>, whole?: boolean) =>
-        Effect.flatMap(Effect.zip(ambient(ours), outside), ([transaction, independent]): Effect.Effect<A, Refused> => {
-          if (transaction._tag === "None" || independent) return apart(access, operation, verb, whole)
+      joined: <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) =>
+        ambient(ours, (transaction, independent): Effect.Effect<A, Refused> => {
+          if (transaction._tag === "None" || independent) return apart(access, operation, verb, extent)
           if (transaction._tag === "Own")
             return Effect.flatMap(clock.now, (now) => verb(inside(transaction.connection, now)))
           return access === "read" ? apart(access, operation, verb) : Effect.fail(refuseForeign(operation))
         }),
       apart,
-      joins: Effect.zipWith(
-        ambient(ours),
-        outside,
-        (transaction, independent) => transaction._tag === "Own" && !independent
-      ),
+      joins: joins(ours),
+      stands: stands(ours),
       transaction: makeTransaction(sql, { begin: "BEGIN" }),
       holdsWriteLock: Effect.succeed(false),
       afterTransaction: Effect.void

@@ -3,7 +3,7 @@
  * no read of theirs can be outdated, and wait for it asynchronously, so that the event loop goes on.
  */
 import type { SqlClient, SqlError } from "@effect/sql"
-import { Duration, Effect, Exit, type Schedule, Scope } from "effect"
+import { Context, Duration, Effect, Exit, FiberRef, type Schedule, Scope } from "effect"
 import { busyRetry } from "../../schedule/Polling.js"
 import type { Service as ClockService } from "../../services/Clock.js"
 import type { StoreError, TransactionOpen } from "../../services/Errors.js"
@@ -14,14 +14,17 @@ import {
   ambient,
   type Connection,
   type Database,
-  outside,
+  type Extent,
+  joins,
   type Refused,
   refuseForeign,
   refuseOpen,
+  stands,
   tracked,
   type Verb
 } from "./Database.js"
 import { makeTransaction } from "./transaction.js"
+import { makeWrites } from "./writes.js"
 
 export interface SqliteSettings {
   /** How long one statement blocks the event loop for the write lock before it is retried asynchronously. */
@@ -77,58 +80,58 @@ export const makeSqliteDatabase = (
         }
       }))
 
-    /** Waiting for the one connection can be interrupted; having it cannot. */
+    const reserve = Effect.mapError(sql.reserve, (error) => storeError("connect", error))
+
+    /**
+     * Waiting for the one connection can be interrupted; having it cannot. The scope that the client asks for is put into
+     * the fiber's own context for that moment: an effect that provides it would cost more than most statements.
+     */
     const withConnection = <A>(
-      operation: string,
       use: (connection: Connection) => Effect.Effect<A, StoreError>
     ): Effect.Effect<A, StoreError> =>
       Effect.uninterruptibleMask((restore) =>
-        Effect.flatMap(Scope.make(), (scope) =>
-          restore(Scope.extend(sql.reserve, scope)).pipe(
-            Effect.mapError((error) => storeError(operation, error)),
-            Effect.flatMap((connection) => tracked(use(connection))),
-            Effect.onExit((exit) => Scope.close(scope, exit))
-          )
-        )
+        Effect.withFiberRuntime<A, StoreError>((fiber) => {
+          const back = FiberRef.set(FiberRef.currentContext, fiber.currentContext)
+          return Effect.flatMap(Scope.make(), (scope) => {
+            const lent = Context.make(Scope.Scope, scope) as Context.Context<never>
+            const reserved = restore(reserve as Effect.Effect<Connection, StoreError>)
+            return Effect.matchCauseEffect(Effect.zipRight(FiberRef.set(FiberRef.currentContext, lent), reserved), {
+              onFailure: (cause) =>
+                Effect.zipRight(Effect.zipRight(back, Scope.close(scope, Exit.void)), Effect.failCause(cause)),
+              onSuccess: (connection) =>
+                Effect.flatMap(Effect.exit(Effect.zipRight(back, tracked(use(connection)))), (exit) =>
+                  Effect.zipRight(Scope.close(scope, exit), exit)
+                )
+            })
+          })
+        })
       )
 
-    const immediately = <A>(operation: string, verb: Verb<A>) =>
-      withConnection(operation, (connection) =>
-        run(connection, "BEGIN IMMEDIATE").pipe(
-          Effect.mapError((error) => storeError(operation, error)),
-          Effect.zipRight(
-            Effect.flatMap(session(connection, true, false), verb).pipe(
-              Effect.exit,
-              Effect.flatMap((exit) =>
-                Exit.isSuccess(exit)
-                  ? run(connection, "COMMIT").pipe(
-                      Effect.mapError((error) => storeError(operation, error)),
-                      Effect.tapError(() => rollback(connection)),
-                      Effect.as(exit.value)
-                    )
-                  : Effect.zipRight(rollback(connection), exit)
-              )
-            )
-          )
-        )
-      ).pipe(Effect.retry({ schedule: retry, while: (error) => error.reason === "busy" }))
+    const immediately = makeWrites({
+      clock,
+      limitMillis: Duration.toMillis(settings.busyLimit),
+      use: withConnection,
+      session: (connection) => session(connection, true, false),
+      run: (connection, text, operation) =>
+        Effect.mapError(run(connection, text), (error) => storeError(operation, error))
+    })
 
-    const reading = <A>(operation: string, verb: Verb<A>) =>
-      withConnection(operation, (connection) => Effect.flatMap(session(connection, false, false), verb)).pipe(
+    const reading = <A>(verb: Verb<A>) =>
+      withConnection((connection) => Effect.flatMap(session(connection, false, false), verb)).pipe(
         Effect.retry({ schedule: retry, while: (error) => error.reason === "busy" })
       )
 
-    const alone = <A>(access: Access, operation: string, verb: Verb<A>) =>
-      access === "read" ? reading(operation, verb) : immediately(operation, verb)
+    const alone = <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) =>
+      access === "read" ? reading(verb) : immediately(operation, verb, extent)
 
     return {
       names,
-      joined: <A>(access: Access, operation: string, verb: Verb<A>) =>
-        Effect.flatMap(Effect.zip(ambient(ours), outside), ([transaction, independent]): Effect.Effect<A, Refused> => {
-          if (transaction._tag === "None") return alone(access, operation, verb)
+      joined: <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) =>
+        ambient(ours, (transaction, independent): Effect.Effect<A, Refused> => {
+          if (transaction._tag === "None") return alone(access, operation, verb, extent)
           if (transaction._tag === "Foreign") {
             return independent || access === "read"
-              ? alone(access, operation, verb)
+              ? alone(access, operation, verb, extent)
               : Effect.fail(refuseForeign(operation))
           }
           return independent
@@ -138,25 +141,19 @@ export const makeSqliteDatabase = (
               )
         }),
       apart: <A>(access: Access, operation: string, verb: Verb<A>) =>
-        Effect.flatMap(
-          ambient(ours),
+        ambient(
+          ours,
           (transaction): Effect.Effect<A, TransactionOpen | StoreError> =>
             transaction._tag === "Own" ? Effect.fail(refuseOpen(operation)) : alone(access, operation, verb)
         ),
-      joins: Effect.zipWith(
-        ambient(ours),
-        outside,
-        (transaction, independent) => transaction._tag === "Own" && !independent
-      ),
+      joins: joins(ours),
+      stands: stands(ours),
       transaction: makeTransaction(sql, { begin: "BEGIN IMMEDIATE", retryBegin: retry }),
       holdsWriteLock: heldByUs(sql),
       // Who waits for the end wakes others then: a client that gives no connection has no open transaction either
       afterTransaction: Effect.asVoid(Effect.either(Effect.scoped(sql.reserve)))
     } satisfies Database
   })
-
-/** A rollback that fails found nothing to roll back. */
-const rollback = (connection: Connection) => Effect.either(run(connection, "ROLLBACK"))
 
 let savepoints = 0
 

@@ -3,7 +3,7 @@
  */
 import { Effect, Layer } from "effect"
 import { Clock } from "../../services/Clock.js"
-import { EnqueueUncertain, InvalidArgument, type StoreError } from "../../services/Errors.js"
+import { EnqueueUncertain, InvalidArgument, StoreError } from "../../services/Errors.js"
 import {
   type ClaimRequest,
   type ClaimResult,
@@ -13,15 +13,17 @@ import {
   type Receipt,
   type Service
 } from "../../services/QueueStore.js"
-import { type Database, detached, type Verb } from "../Database/Database.js"
+import type { ClaimedRow } from "../../services/Settlement.js"
+import { type Database, detached, type Refused, type Verb } from "../Database/Database.js"
 import { connecting } from "../storeError.js"
 import { makeExpire } from "./expire.js"
+import { gathers, makeGather } from "./gather.js"
 import { makeLapse } from "./lapse.js"
 import { makeSweep } from "./maintain.js"
 import { makeOperations } from "./operations.js"
 import type { Claimed } from "./statements/claim.js"
-import { needsTransaction } from "./statements/enqueue.js"
-import { claimedRow, int } from "./statements/rows.js"
+import { isOneStatement, needsTransaction } from "./statements/enqueue.js"
+import { int } from "./statements/rows.js"
 import { makeStore, none } from "./store.js"
 import type { SqlQueueOptions, Verbs } from "./verbs.js"
 
@@ -67,16 +69,15 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const { advance, advanceNow, advanceSoon, announce, verbs } = store
     const expiry = makeExpire(store)
     const lapse = makeLapse(store)
-    const defined = new Map<string, QueueSettings>()
+    const defined = { producer: new Map<string, QueueSettings>(), worker: new Map<string, QueueSettings>() }
 
-    const defineQueue: Service["define"] = (settings, by) =>
-      Effect.suspend(() => {
+    const defineQueue: Service["define"] = (settings, by) => {
+      // Mostly the very same definition: nothing is compared on the way of every enqueue
+      if (defined[by].get(settings.name) === settings) return Effect.void
+      return Effect.suspend(() => {
         const { deadLetterQueue: to, name } = settings
-        const key = `${by}:${name}`
-        const last = defined.get(key)
-        // Mostly the very same definition: nothing is compared on the way of every enqueue
-        if (last === settings || (last !== undefined && JSON.stringify(last) === JSON.stringify(settings)))
-          return Effect.void
+        const last = defined[by].get(name)
+        if (last !== undefined && JSON.stringify(last) === JSON.stringify(settings)) return Effect.void
         /** A queue whose dead letters would come back to it, directly or not, is refused. */
         const upsert: Verb<InvalidArgument | undefined> = (session) =>
           Effect.flatMap(
@@ -97,34 +98,58 @@ const make = (db: Database, options: SqlQueueOptions) =>
             }
           )
           if (refused instanceof InvalidArgument) return yield* Effect.fail(refused)
-          if (!inside && refused === undefined) defined.set(key, settings)
+          if (!inside && refused === undefined) defined[by].set(name, settings)
         })
       })
+    }
 
-    const enqueueJobs: Service["enqueue"] = (queue, jobs) => {
-      if (jobs.length === 0) return Effect.succeed([])
-      const whole = needsTransaction(jobs)
-      const verb: Verb<InvalidArgument | ReadonlyArray<Receipt>> = (session) =>
+    const gathered = makeGather(db, verbs)
+
+    const place = (queue: string, jobs: ReadonlyArray<NewJob>) => {
+      const extent = db.names.engine === "sqlite" ? isOneStatement(jobs) : needsTransaction(jobs)
+      const kind = extent ? (db.names.engine === "sqlite" ? "statement" : "transaction") : undefined
+      if (jobs.every((job) => job.expiresAt === null))
+        return db.joined("enqueue", "enqueue", (session) => verbs.enqueue(session, queue, jobs), kind)
+      const checked: Verb<InvalidArgument | ReadonlyArray<Receipt>> = (session) =>
         Effect.flatMap(
           checkExpiry(verbs, jobs)(session),
           (late): Effect.Effect<InvalidArgument | ReadonlyArray<Receipt>, StoreError> =>
             late === undefined ? verbs.enqueue(session, queue, jobs) : Effect.succeed(late)
         )
-      return Effect.gen(function* () {
-        const joins = yield* db.joins
-        const result = yield* Effect.mapError(db.joined("enqueue", "enqueue", verb, whole), (error) =>
-          error._tag === "StoreError" && !joins && isUncertain(error)
-            ? new EnqueueUncertain({
-                queue,
-                message: `queue ${queue}: the connection was lost before the answer to an enqueue came; the jobs may or may not exist. Enqueue again with a dedupeKey`,
-                cause: error
-              })
-            : error
+      return Effect.flatMap(
+        db.joined("enqueue", "enqueue", checked, kind === "statement" ? undefined : kind),
+        (result): Effect.Effect<ReadonlyArray<Receipt>, InvalidArgument> =>
+          result instanceof InvalidArgument ? Effect.fail(result) : Effect.succeed(result)
+      )
+    }
+
+    const uncertain =
+      (queue: string, joins: boolean) =>
+      <E>(error: E | StoreError): E | StoreError | EnqueueUncertain =>
+        error instanceof StoreError && !joins && isUncertain(error)
+          ? new EnqueueUncertain({
+              queue,
+              message: `queue ${queue}: the connection was lost before the answer to an enqueue came; the jobs may or may not exist. Enqueue again with a dedupeKey`,
+              cause: error
+            })
+          : error
+
+    const enqueueJobs: Service["enqueue"] = (queue, jobs) => {
+      if (jobs.length === 0) return Effect.succeed([])
+      return Effect.flatMap(db.stands, (stands) => {
+        const joins = stands === "inside"
+        const placed: Effect.Effect<ReadonlyArray<Receipt>, Refused | InvalidArgument> = stands === "outside" &&
+        gathers(db, jobs)
+          ? gathered(queue, jobs)
+          : place(queue, jobs)
+        return placed.pipe(
+          Effect.mapError(uncertain(queue, joins)),
+          Effect.tap(() =>
+            jobs.some((job) => job.orderingKey !== null)
+              ? Effect.zipRight(advanceNow(queue), announce([queue]))
+              : announce([queue])
+          )
         )
-        if (result instanceof InvalidArgument) return yield* Effect.fail(result)
-        if (jobs.some((job) => job.orderingKey !== null)) yield* advanceNow(queue)
-        yield* announce([queue])
-        return result
       })
     }
 
@@ -139,27 +164,29 @@ const make = (db: Database, options: SqlQueueOptions) =>
         return (yield* lapse.joined(queue)) > 0 || changed
       })
 
-    const claimOnce = (request: ClaimRequest) => {
-      const verb: Verb<Claimed> = (session) => verbs.claim(session, request)
+    const claimOnce = (request: ClaimRequest, start: number) => {
+      const verb: Verb<Claimed> = (session) => verbs.claim(session, request, start)
       if (db.names.engine === "postgres") return db.joined("write", "claim", verb)
-      return Effect.flatMap(db.joins, (joins) =>
-        joins
-          ? db.joined("write", "claim", verb)
-          : Effect.flatMap(db.joined("read", "claim", verb), (met) =>
-              met.seen > met.expired ? db.joined("write", "claim", verb) : Effect.succeed(met)
-            )
-      )
+      const write = db.joined("write", "claim", verb)
+      // Without the write lock, and without reading more than it takes to know
+      const look = (some: ClaimRequest) => db.joined("read", "claim", (session) => verbs.claim(session, some))
+      const looked = Effect.flatMap(look({ ...request, limit: 1, prefetch: 0 }), (first) => {
+        if (first.seen === 0) return Effect.succeed(first)
+        if (first.expired === 0) return write
+        return Effect.flatMap(look(request), (met) => (met.seen > met.expired ? write : Effect.succeed(met)))
+      })
+      return Effect.flatMap(db.joins, (joins) => (joins ? write : looked))
     }
 
     /**
      * Clears the way and claims again, if that can bring more. What was claimed before is committed: a failure of this
      * must not take it out of its claimant's hands.
      */
-    const again = (request: ClaimRequest, met: Claimed, claimed: number, round: number) =>
+    const again = (request: ClaimRequest, met: Claimed, claimed: number, round: number, start: number) =>
       Effect.gen(function* () {
         const cleared = yield* clear(request.queue, met)
         if ((!cleared && round > 0) || claimed >= request.limit) return undefined
-        return yield* claimOnce({ ...request, limit: request.limit - claimed })
+        return yield* claimOnce({ ...request, limit: request.limit - claimed }, start)
       }).pipe(
         Effect.catchAll((error) =>
           Effect.flatMap(db.joins, (joins) =>
@@ -179,11 +206,11 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const claimJobs: Service["claim"] = (request) =>
       Effect.gen(function* () {
         const start = yield* clock.monotonic
-        const rows: Array<ReturnType<typeof claimedRow>> = []
-        let met = yield* claimOnce(request)
+        const rows: Array<ClaimedRow> = []
+        let met = yield* claimOnce(request, start)
         let round = 0
         for (; ; round++) {
-          rows.push(...met.rows.map((row) => claimedRow(row, start)))
+          for (const row of met.rows) rows.push(row)
           const spent = met.expired > 0 || met.lapsed
           if ((!spent && !met.marked) || round === maxRounds) break
           // Who has what it asked for does not wait for others' keys
@@ -191,7 +218,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
             yield* advanceSoon(request.queue)
             break
           }
-          const next = yield* again(request, met, rows.length, round)
+          const next = yield* again(request, met, rows.length, round, start)
           if (next === undefined) break
           met = next
         }

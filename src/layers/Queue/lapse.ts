@@ -16,7 +16,7 @@ export const makeLapse = ({ announce, db, verbs }: Store) => {
     })
 
   const some = (queue: string, after: Cursor, limit: number) =>
-    Effect.tap(db.apart("write", "sweep", moveLapsed(verbs, queue, after, limit), true), tell(queue))
+    Effect.tap(db.apart("write", "sweep", moveLapsed(verbs, queue, after, limit), "transaction"), tell(queue))
 
   const rowByRow = (queue: string, after: Cursor) =>
     Effect.gen(function* () {

@@ -33,7 +33,7 @@ export const makeOperations = ({ advanceNow, announce, db, verbs, wakeTopics }: 
               : yield* verbs.letters.requeue(session, accepted, request.to, request.delayMillis)
           return { letters, accepted, moved }
         }),
-      true
+      "transaction"
     )
 
   /** What dies while the letters are gone through is not among them: a job that dies at once would be met for ever. */
@@ -83,7 +83,7 @@ export const makeOperations = ({ advanceNow, announce, db, verbs, wakeTopics }: 
               const done = ids.length === 0 ? { purged: 0, freed: false } : yield* verbs.letters.purge(session, ids)
               return { ...done, full: letters.length === page }
             }),
-          true
+          "transaction"
         )
         purged += result.purged
         if (result.freed) yield* Effect.zipRight(advanceNow(queue), announce([queue]))

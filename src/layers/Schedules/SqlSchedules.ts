@@ -65,7 +65,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
             Effect.flatMap(session.execute(statements.lock, { name }), ([row]) =>
               row === undefined ? Effect.succeed(Option.none<A>()) : Effect.map(change(session, row), Option.some)
             ),
-          true
+          "transaction"
         ),
         Option.match({ onNone: () => Effect.fail(notFound(name)), onSome: Effect.succeed })
       )
@@ -80,7 +80,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
             Effect.tap(putRow(session, schedule, recurrence), (result) =>
               result === undefined || result.outcome === "unchanged" ? Effect.void : tell(session)
             ),
-          true
+          "transaction"
         )
         if (done === undefined) {
           const argument = recurrence.rule.cron === null ? "every" : "cron"
@@ -140,7 +140,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
         Effect.flatMap(session.execute(statements.lockDue, { name }), ([row]) =>
           row === undefined ? Effect.succeed(undefined) : Effect.map(fire.fire(session, row), Either.merge)
         )
-      return db.apart("write", "schedule_fire", verb, true).pipe(
+      return db.apart("write", "schedule_fire", verb, "transaction").pipe(
         Effect.sandbox,
         Effect.catchAll((cause) => Effect.succeed(describe(Cause.squash(cause)))),
         Effect.flatMap((result) =>
@@ -193,7 +193,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
             "write",
             "schedule_remove",
             (session) => Effect.tap(session.execute(statements.remove, { name }), () => tell(session)),
-            true
+            "transaction"
           )
           .pipe(
             Effect.map((rows) => rows.length > 0),

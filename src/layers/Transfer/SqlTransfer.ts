@@ -192,7 +192,7 @@ const make = (db: Database, { notify }: SqlTransferOptions) =>
     const takeOver = makeTakeOver(db.names, makeWrites(db.names, notify))
     const take = (origin: string, records: ReadonlyArray<TransferRecord>) =>
       db
-        .apart("write", "import", (session) => takeOver(session, origin, records), true)
+        .apart("write", "import", (session) => takeOver(session, origin, records), "transaction")
         .pipe(
           Effect.retry({
             schedule: conflictRetry,

@@ -115,7 +115,8 @@ export const migrate = (db: Database, mode: "migrate" | "verify"): Effect.Effect
   Effect.gen(function* () {
     const { names } = db
     let found = yield* db.apart("read", "migrate", look(names))
-    if (found.version < latest && mode === "migrate") found = yield* db.apart("write", "migrate", apply(names), true)
+    if (found.version < latest && mode === "migrate")
+      found = yield* db.apart("write", "migrate", apply(names), "transaction")
     if (found.oldestReader > latest)
       return yield* mismatch(names, found, "they are too new for it; upgrade the library")
     if (found.version < latest) return yield* mismatch(names, found, "run `alkstore migrate`, or let the layer migrate")

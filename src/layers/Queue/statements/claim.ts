@@ -9,11 +9,14 @@
 import { Effect, Random } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { ClaimRequest } from "../../../services/QueueStore.js"
+import type { ClaimedRow } from "../../../services/Settlement.js"
 import { type Names, nextval, type PerEngine, type Row, type Session, statement } from "../../engine.js"
-import { bool, claimedColumns, int, intOrNull } from "./rows.js"
+import { idAmong } from "./lists.js"
+import { bool, int, intOrNull, rareOf, takenColumns, takenNames, takenRow } from "./rows.js"
 
 export interface Claimed {
-  readonly rows: ReadonlyArray<Row>
+  /** In the order in which they are to run. */
+  readonly rows: ReadonlyArray<ClaimedRow>
   /** How many rows were looked at: as many as asked for means that there may be more. */
   readonly seen: number
   readonly expired: number
@@ -27,7 +30,10 @@ export interface Claimed {
   readonly now: number
 }
 
-type Claim = (n: Names) => (session: Session, request: ClaimRequest) => Effect.Effect<Claimed, StoreError>
+/** `monotonic`: this process's clock just before the claim. */
+type Claim = (
+  n: Names
+) => (session: Session, request: ClaimRequest, monotonic?: number) => Effect.Effect<Claimed, StoreError>
 
 /** A job that crashed before, or is on its last attempt: claimed only into a free handler, never ahead of one. */
 const risky = "(crashes > 0 OR attempt + 1 >= max_attempts)"
@@ -68,9 +74,9 @@ const postgres: Claim = (n) => {
       SET token = ${nextval(n.tokens)}, attempt = j.attempt + 1, worker = :worker, claimed_at = ${n.now},
         visible_at = ${n.now} + :visibility::bigint, visibility_ms = :visibility::bigint
       WHERE j.id = ANY (ARRAY(SELECT s.id FROM seen s WHERE NOT s.expired AND (s.n <= :free::integer OR NOT s.risky)))
-      RETURNING j.*
+      RETURNING j.id, j.token, ${takenColumns("postgres", "j.")}, CASE WHEN j.dedupe_scope = 'waiting' THEN j.dedupe_key END AS freeing
     ), freed AS (
-      DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = ANY (ARRAY(SELECT dedupe_key FROM claimed WHERE dedupe_scope = 'waiting' AND dedupe_key IS NOT NULL))
+      DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = ANY (ARRAY(SELECT freeing FROM claimed WHERE freeing IS NOT NULL))
         AND job_id = ANY (ARRAY(SELECT id FROM claimed)) AND free_at IS NULL
     ), facts AS MATERIALIZED (
       SELECT (SELECT count(*) FROM seen) AS seen, (SELECT count(*) FROM seen WHERE expired) AS expired, ${n.now} AS now, ${pausedQueue(n)} AS paused,
@@ -84,13 +90,10 @@ const postgres: Claim = (n) => {
           WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at > ${n.now} ORDER BY w.visible_at LIMIT 1
         ) d WHERE p.priority IS NOT NULL
       ) END AS due_next,
-      c.order_at, ${claimedColumns
-        .split(", ")
-        .map((column) => `c.${column}`)
-        .join(", ")}
+      c.order_at, c.id, c.token, ${takenNames("c.")}
     FROM facts f LEFT JOIN (SELECT claimed.*, seen.n AS order_at FROM claimed JOIN seen USING (id)) c ON true`
   )
-  return (session, { limit, prefetch, probe, queue, visibilityMillis, worker }) =>
+  return (session, { limit, prefetch, probe, queue, visibilityMillis, worker }, monotonic = 0) =>
     Effect.map(
       session.execute(text, {
         queue,
@@ -104,8 +107,12 @@ const postgres: Claim = (n) => {
         const facts = rows[0] ?? {}
         const now = int(facts.now)
         const leaseEnds = intOrNull(facts.lease_ends)
+        const taken = { queue, now, visibilityMillis, monotonic }
         return {
-          rows: rows.filter((row) => row.id !== null).sort((a, b) => int(a.order_at) - int(b.order_at)),
+          rows: rows
+            .filter((row) => row.id !== null)
+            .sort((a, b) => int(a.order_at) - int(b.order_at))
+            .map((row) => takenRow(row, int(row.token), int(row.attempt), taken)),
           seen: int(facts.seen),
           expired: int(facts.expired),
           lapsed: leaseEnds !== null && leaseEnds <= now,
@@ -123,8 +130,9 @@ const earliest = (a: number | null, b: number | null): number | null =>
 
 /**
  * A walk of single look-ups, each by index: in-process, a look-up costs microseconds. Nothing is written when nothing
- * can be claimed. Tokens come from a counter in the same transaction; a claim in the caller's transaction takes a
- * random step, so that a token that is rolled back there is not handed out again.
+ * can be claimed, and all that is claimed in one statement. Tokens come from a counter in the same transaction, which
+ * moves on by as much as their ids are apart; a claim in the caller's transaction takes a random step more, so that a
+ * token that is rolled back there is not handed out again.
  */
 const sqlite: Claim = (n) => {
   const waiting = "queue = :queue AND token IS NULL AND visible_at IS NOT NULL"
@@ -136,7 +144,7 @@ const sqlite: Claim = (n) => {
   const ready = statement(
     n,
     "claim_ready",
-    `SELECT ${claimedColumns}, coalesce(expires_at <= ${n.now}, 0) AS expired, ${risky} AS risky FROM ${n.jobs}
+    `SELECT id, ${takenColumns("sqlite")} FROM ${n.jobs}
     WHERE ${waiting} AND priority = :priority AND visible_at <= ${n.now} ORDER BY visible_at, id LIMIT :limit`
   )
   // `unlikely`: on analysed tables the planner may find it cheaper to skip through the rows of all queues, and to sort
@@ -160,16 +168,22 @@ const sqlite: Claim = (n) => {
   const take = statement(
     n,
     "claim",
-    `UPDATE ${n.jobs} SET token = :token, attempt = attempt + 1, worker = :worker, claimed_at = ${n.now},
+    `UPDATE ${n.jobs} SET token = :base + id, attempt = attempt + 1, worker = :worker, claimed_at = ${n.now},
       visible_at = ${n.now} + :visibility, visibility_ms = :visibility
-    WHERE id = :id`
+    WHERE ${idAmong.sqlite}`
   )
   const freeKey = statement(
     n,
     "claim_key",
     `DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = :key AND job_id = :id AND free_at IS NULL`
   )
-  return (session, { limit, prefetch, queue, visibilityMillis, worker }) =>
+  const free = (session: Session, queue: string, taken: ReadonlyArray<Row>) =>
+    Effect.forEach(
+      taken.filter((row) => rareOf(row)[4] === "waiting"),
+      (row) => session.execute(freeKey, { queue, key: rareOf(row)[3], id: row.id }),
+      { discard: true }
+    )
+  return (session, { limit, prefetch, queue, visibilityMillis, worker }, monotonic = 0) =>
     Effect.gen(function* () {
       const wanted = limit + prefetch
       const [facts] = yield* session.execute(leases, { queue })
@@ -185,38 +199,36 @@ const sqlite: Claim = (n) => {
         if (found === undefined) break
         const priority = int(found.priority)
         const rows = yield* session.execute(ready, { queue, priority, limit: wanted - seen.length })
-        seen.push(...rows)
+        for (const row of rows) seen.push(row)
         if (seen.length < wanted) {
           const [due] = yield* session.execute(next, { queue, priority })
           nextAt = earliest(nextAt, intOrNull(due?.visible_at))
         }
         below = priority
       }
-      const taken = seen.filter((row, index) => int(row.expired) === 0 && (index < limit || int(row.risky) === 0))
-      const rows: Array<Row> = []
+      const taken = seen.filter((row, index) => !isExpired(row, now) && (index < limit || !isRisky(row)))
+      let rows: ReadonlyArray<ClaimedRow> = []
       if (taken.length > 0 && session.writes) {
         const spread = session.joined ? yield* Random.nextIntBetween(0, 1 << 20) : 0
-        const [counter] = yield* session.execute(step, { count: taken.length + spread })
-        const first = int(counter?.value) - taken.length + 1
-        for (let i = 0; i < taken.length; i++) {
-          const row = taken[i] as Row
-          const token = first + i
-          yield* session.execute(take, { id: row.id, token, worker, visibility: visibilityMillis })
-          if (row.dedupe_scope === "waiting")
-            yield* session.execute(freeKey, { queue, key: row.dedupe_key, id: row.id })
-          // The row is ours: written in place, since a copy by spread would cost more than the statement
-          const claimed = row as Record<string, unknown>
-          claimed.token = token
-          claimed.attempt = int(row.attempt) + 1
-          claimed.claimed_at = now
-          claimed.visible_at = now + visibilityMillis
-          claimed.visibility_ms = visibilityMillis
-          rows.push(row)
-        }
+        const ids = taken.map((row) => int(row.id))
+        const lowest = Math.min(...ids)
+        const count = Math.max(...ids) - lowest + 1
+        const [counter] = yield* session.execute(step, { count: count + spread })
+        // All of them above whatever was given before, and apart as their ids are
+        const base = int(counter?.value) - count + 1 - lowest
+        yield* session.execute(take, { ids: JSON.stringify(ids), base, worker, visibility: visibilityMillis })
+        yield* free(session, queue, taken)
+        const lease = { queue, now, visibilityMillis, monotonic }
+        rows = taken.map((row, index) => takenRow(row, base + (ids[index] as number), int(row.attempt) + 1, lease))
       }
-      const expired = seen.filter((row) => int(row.expired) === 1).length
+      const expired = seen.filter((row) => isExpired(row, now)).length
       return { rows, seen: seen.length, expired, lapsed, marked: false, paused, nextAt, now }
     })
 }
+
+const isExpired = (row: Row, now: number): boolean => (rareOf(row)[2] ?? now + 1) <= now
+
+/** As `risky`. */
+const isRisky = (row: Row): boolean => rareOf(row)[0] > 0 || int(row.attempt) + 1 >= int(row.max_attempts)
 
 export const claim: PerEngine<Claim> = { postgres, sqlite }

@@ -3,10 +3,10 @@
  */
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
-import { stateOf } from "../../../services/JobState.js"
 import type { NewJob, Receipt } from "../../../services/QueueStore.js"
 import { type Names, nextval, type PerEngine, type Session, statement } from "../../engine.js"
-import { dueAt, heldBy, isFree, isSpent, replaceText } from "./holder.js"
+import { areAlike, enqueuePlain } from "./enqueuePlain.js"
+import { added, dueAt, heldBy, isFree, isSpent, replaceText } from "./holder.js"
 import { advanceKey } from "./lanes.js"
 import { bool, int } from "./rows.js"
 import { sweep } from "./sweep.js"
@@ -34,12 +34,8 @@ const chunkOf = (jobs: ReadonlyArray<NewJob>): number => {
 export const needsTransaction = (jobs: ReadonlyArray<NewJob>): boolean =>
   jobs.length > 1 && (jobs.some((job) => job.dedupeKey !== null) || chunkOf(jobs) < jobs.length)
 
-const added = (id: number, dueAt: number | null, now: number): Receipt => ({
-  id,
-  state: stateOf({ token: null, visibleAt: dueAt }, now),
-  deduplicated: false,
-  replaced: false
-})
+/** Whether the jobs take one statement on SQLite. */
+export const isOneStatement = (jobs: ReadonlyArray<NewJob>): boolean => areAlike(jobs) && chunkOf(jobs) === jobs.length
 
 const columns =
   "queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, expires_at, expires_ms, dedupe_key, headers"
@@ -104,6 +100,7 @@ const postgres: Enqueue = (n, notify) => {
     `DELETE FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key AND k.job_id = :holder AND k.free_at IS NOT DISTINCT FROM :freeAt::bigint
       AND NOT EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.id = k.job_id)`
   )
+  const plainly = enqueuePlain.postgres(n, notify)
   const expire = sweep.postgres(n, notify)
   const replace = statement(
     n,
@@ -138,6 +135,12 @@ const postgres: Enqueue = (n, notify) => {
         const round = missing.slice(0, size)
         const rest = missing.slice(size)
         const some = round.map((index) => jobs[index] as NewJob)
+        if (areAlike(some)) {
+          const got = yield* plainly(session, queue, some)
+          for (const [at, index] of round.entries()) receipts[index] = got[at]
+          missing = rest
+          continue
+        }
         const rows = yield* session.execute(some.some(isRich) ? keyed : plain, parameters(queue, some))
         for (const row of rows)
           receipts[round[int(row.n) - 1] as number] = added(
@@ -203,8 +206,21 @@ const sqlite: Enqueue = (n) => {
     "enqueue_key",
     `INSERT INTO ${n.dedupeKeys} (queue, dedupe_key, job_id) VALUES (:queue, :key, :id)`
   )
-  return (session, queue, jobs) =>
-    Effect.forEach(jobs, (job) =>
+  const plainly = enqueuePlain.sqlite(n, false)
+  const chunks = (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) =>
+    Effect.gen(function* () {
+      const receipts: Array<Receipt> = []
+      for (let left = jobs; left.length > 0; ) {
+        const size = chunkOf(left)
+        for (const receipt of yield* plainly(session, queue, left.slice(0, size))) receipts.push(receipt)
+        left = left.slice(size)
+      }
+      return receipts
+    })
+  return (session, queue, jobs) => {
+    if (areAlike(jobs))
+      return chunkOf(jobs) === jobs.length ? plainly(session, queue, jobs) : chunks(session, queue, jobs)
+    return Effect.forEach(jobs, (job) =>
       Effect.gen(function* () {
         const key = job.dedupeKey
         if (key !== null) {
@@ -242,6 +258,7 @@ const sqlite: Enqueue = (n) => {
         return added(id, blocked ? null : int(row?.due_at), int(row?.enqueued_at))
       })
     )
+  }
 }
 
 export const enqueue: PerEngine<Enqueue> = { postgres, sqlite }

@@ -12,6 +12,14 @@ import { bool, int, intOrNull } from "./rows.js"
 export const dueAt = (n: Names, max: string, at: string, delay: string) =>
   `CASE WHEN ${at} IS NULL THEN ${n.now} + ${delay} ELSE ${max}(${at}, ${n.now}) END`
 
+/** The receipt of a job that is new. */
+export const added = (id: number, dueAt: number | null, now: number): Receipt => ({
+  id,
+  state: stateOf({ token: null, visibleAt: dueAt }, now),
+  deduplicated: false,
+  replaced: false
+})
+
 /** A key that holds nobody off: its job has ended and its window, if it had one, has passed. */
 export const isFree = (row: Row): boolean =>
   row.live_id === null && (intOrNull(row.free_at) === null || int(row.free_at) <= int(row.now))

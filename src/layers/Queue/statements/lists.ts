@@ -14,3 +14,7 @@ export const idAmong: PerEngine<string> = {
   postgres: "id = ANY (:ids::bigint[])",
   sqlite: "id IN (SELECT value FROM json_each(:ids))"
 }
+
+/** SQLite: a parameter, the JSON text of an array of arrays, as rows whose parts have names. */
+export const listed = (parameter: string, columns: ReadonlyArray<string>): string =>
+  `(SELECT ${columns.map((column, at) => `e.value ->> ${at} AS ${column}`).join(", ")} FROM json_each(:${parameter}) AS e)`

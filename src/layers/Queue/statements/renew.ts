@@ -6,6 +6,7 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { Renewal, RenewOutcome } from "../../../services/QueueStore.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { idAmong, listed } from "./lists.js"
 import { int, intOrNull } from "./rows.js"
 
 type Renew = (
@@ -41,7 +42,7 @@ const postgres: Renew = (n) => {
     FROM input i WHERE j.id = i.id AND j.id = ANY (ARRAY(SELECT id FROM held))
     RETURNING j.id, j.cancel_requested_at`
   )
-  const look = statement(n, "renew_look", `SELECT id, token FROM ${n.jobs} WHERE id = ANY (:ids::bigint[])`)
+  const look = statement(n, "renew_look", `SELECT id, token FROM ${n.jobs} WHERE ${idAmong.postgres}`)
   return (session, renewals) =>
     Effect.gen(function* () {
       const rows = yield* session.execute(renew, {
@@ -57,24 +58,34 @@ const postgres: Renew = (n) => {
     })
 }
 
+/** Those with progress one by one; the others, as nearly all are, at once for each length of their leases. */
 const sqlite: Renew = (n) => {
-  const renew = statement(
+  const renewed = (progress: string, which: string) =>
+    `UPDATE ${n.jobs} SET visible_at = ${n.now} + :visibility, visibility_ms = :visibility${progress} WHERE ${which} RETURNING id, cancel_requested_at`
+  const one = statement(n, "renew", renewed(", progress = :progress", "id = :id AND token = :token"))
+  const many = statement(
     n,
-    "renew",
-    `UPDATE ${n.jobs} SET visible_at = ${n.now} + :visibility, visibility_ms = :visibility, progress = coalesce(:progress, progress)
-    WHERE id = :id AND token = :token RETURNING id, cancel_requested_at`
+    "renew_all",
+    renewed(
+      "",
+      `id IN (SELECT j.id FROM ${listed("leases", ["id", "token"])} AS i CROSS JOIN ${n.jobs} j NOT INDEXED WHERE j.id = i.id AND j.token = i.token)`
+    )
   )
-  const look = statement(n, "renew_look", `SELECT id, token FROM ${n.jobs} WHERE id = :id`)
+  const look = statement(n, "renew_look", `SELECT id, token FROM ${n.jobs} WHERE ${idAmong.sqlite}`)
   return (session, renewals) =>
     Effect.gen(function* () {
-      const renewed: Array<Row> = []
-      const left: Array<Row> = []
-      for (const { id, progress = null, token, visibilityMillis: visibility } of renewals) {
-        const rows = yield* session.execute(renew, { id, token, visibility, progress })
-        renewed.push(...rows)
-        if (rows.length === 0) left.push(...(yield* session.execute(look, { id })))
+      const rows: Array<Row> = []
+      for (const { id, progress, token, visibilityMillis: visibility } of renewals)
+        if (progress !== undefined) rows.push(...(yield* session.execute(one, { id, token, visibility, progress })))
+      const others = renewals.filter(({ progress }) => progress === undefined)
+      for (const visibility of new Set(others.map((r) => r.visibilityMillis))) {
+        const leases = others.filter((r) => r.visibilityMillis === visibility).map((r) => [r.id, r.token])
+        rows.push(...(yield* session.execute(many, { leases: JSON.stringify(leases), visibility })))
       }
-      return outcomes(renewals, renewed, left)
+      const done = new Set(rows.map((row) => int(row.id)))
+      const missed = renewals.filter((r) => !done.has(r.id)).map((r) => r.id)
+      const left = missed.length === 0 ? [] : yield* session.execute(look, { ids: JSON.stringify(missed) })
+      return outcomes(renewals, rows, left)
     })
 }
 

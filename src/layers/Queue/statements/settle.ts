@@ -19,6 +19,7 @@ import {
   qualified,
   released
 } from "./leave.js"
+import { idAmong, listed } from "./lists.js"
 import { int, intOrNull } from "./rows.js"
 
 export interface Settled {
@@ -119,7 +120,7 @@ const postgres: Settle = (n, notify) => {
   const look = statement(
     n,
     "settle_look",
-    `SELECT id, token, cancel_requested_at FROM ${n.jobs} WHERE id = ANY (:ids::bigint[])`
+    `SELECT id, token, cancel_requested_at FROM ${n.jobs} WHERE ${idAmong.postgres}`
   )
   const leases = (list: ReadonlyArray<Settlement>) => ({ ids: list.map((s) => s.id), tokens: list.map((s) => s.token) })
   const histories = (list: ReadonlyArray<Tagged<"Return"> | Tagged<"Bury">>) => ({
@@ -184,73 +185,112 @@ const postgres: Settle = (n, notify) => {
 }
 
 /** What would go back, but is to be cancelled, is dead instead. */
-const toCancel = (missed: ReadonlyArray<Settlement>, left: ReadonlyArray<Row>): ReadonlyArray<Settlement> => {
+const toCancel = (missed: ReadonlyArray<Settlement>, left: ReadonlyArray<Row>): ReadonlyArray<Tagged<"Bury">> => {
   const asked = new Set(left.filter((row) => intOrNull(row.cancel_requested_at) !== null).map((row) => int(row.id)))
   return missed.flatMap(
-    (s): ReadonlyArray<Settlement> =>
+    (s): ReadonlyArray<Tagged<"Bury">> =>
       s._tag === "Return" && asked.has(s.id)
         ? [{ _tag: "Bury", id: s.id, token: s.token, reason: "cancelled", history: s.history }]
         : []
   )
 }
 
-/** Job by job inside the write lock; nothing can be locked by somebody else. */
+/**
+ * Acks many at once, the others job by job, inside the write lock; nothing can be locked by somebody else. `CROSS JOIN`:
+ * the list first, and each of its jobs by id. An UPDATE that joins a list could not be told to, and would walk the
+ * table where statistics make it small.
+ */
 const sqlite: Settle = (n) => {
-  const guard = `id = :id AND token = :token AND (NOT :lapsedOnly OR ${leaseOver(n, "")})`
-  const find = statement(n, "settle_find", `SELECT ${leavingColumns} FROM ${n.jobs} WHERE ${guard}`)
-  const ack = statement(n, "ack", `DELETE FROM ${n.jobs} WHERE ${guard} RETURNING ${leavingColumns}`)
+  const guard = (alias: string) => `(NOT :lapsedOnly OR ${leaseOver(n, alias)})`
+  const held = `id = :id AND token = :token AND ${guard("")}`
+  const find = statement(n, "settle_find", `SELECT ${leavingColumns} FROM ${n.jobs} WHERE ${held}`)
+  const ack = statement(
+    n,
+    "ack",
+    `DELETE FROM ${n.jobs} WHERE id IN (
+      SELECT j.id FROM ${listed("leases", ["id", "token"])} AS i CROSS JOIN ${n.jobs} j NOT INDEXED WHERE j.id = i.id AND j.token = i.token AND ${guard("j.")}
+    ) RETURNING ${leavingColumns}`
+  )
   const giveBack = statement(
     n,
     "give_back",
     `UPDATE ${n.jobs} SET token = NULL, worker = NULL, claimed_at = NULL, visibility_ms = NULL, attempt = :attempt,
       visible_at = coalesce(${n.now} + :delay, min(visible_at, ${n.now})), due_at = coalesce(${n.now} + :delay, min(visible_at, ${n.now})),
       undecodable_since = :undecodable, crashes = :crashes, failures = :failures, errors = :errors, failure_times = :times
-    WHERE ${guard} AND cancel_requested_at IS NULL RETURNING id`
+    WHERE ${held} AND cancel_requested_at IS NULL RETURNING id`
   )
-  const look = statement(n, "settle_look", `SELECT id, token, cancel_requested_at FROM ${n.jobs} WHERE id = :id`)
+  const look = statement(
+    n,
+    "settle_look",
+    `SELECT id, token, cancel_requested_at FROM ${n.jobs} WHERE ${idAmong.sqlite}`
+  )
   const leave = makeLeave(n)
-  const apply = (session: Session, queue: string, s: Settlement, lapsedOnly: number, call: Leaving) =>
+  const acknowledge = (
+    session: Session,
+    queue: string,
+    acks: ReadonlyArray<Tagged<"Ack">>,
+    lapsedOnly: number,
+    call: Leaving
+  ) =>
     Effect.gen(function* () {
-      const lease = { id: s.id, token: s.token, lapsedOnly }
-      const history =
-        s._tag === "Ack"
-          ? undefined
-          : {
-              crashes: s.history.crashes,
-              failures: s.history.failures,
-              errors: s.history.errors,
-              times: s.history.failureTimes
-            }
-      if (s._tag === "Return") {
-        const parameters = { attempt: s.attempt, delay: s.delayMillis, undecodable: s.undecodableSince }
-        return (yield* session.execute(giveBack, { ...lease, ...history, ...parameters })).length > 0
+      if (acks.length === 0) return []
+      if (yield* leave.retains(session, queue, call)) {
+        const kept: Array<Row> = []
+        for (const { id, token } of acks) {
+          const [row] = yield* session.execute(find, { id, token, lapsedOnly })
+          if (row !== undefined) yield* leave.complete(session, row, call)
+          if (row !== undefined) kept.push(row)
+        }
+        return kept
       }
-      const retained = s._tag === "Bury" || (yield* leave.retains(session, queue, call))
-      const [row] = yield* session.execute(retained ? find : ack, lease)
-      if (row === undefined) return false
-      if (!retained) yield* leave.release(session, row, call, intOrNull(row.dedupe_window_ms))
-      else if (s._tag === "Ack" || history === undefined) yield* leave.complete(session, row, call)
-      else yield* leave.bury(session, row, { reason: s.reason, ...history }, call)
-      return true
+      const leases = JSON.stringify(acks.map(({ id, token }) => [id, token]))
+      const gone = yield* session.execute(ack, { leases, lapsedOnly })
+      for (const row of gone)
+        if (row.dedupe_key !== null || row.ordering_key !== null)
+          yield* leave.release(session, row, call, intOrNull(row.dedupe_window_ms))
+      return gone
+    })
+  const restore = (session: Session, returns: ReadonlyArray<Tagged<"Return">>, lapsedOnly: number) =>
+    Effect.gen(function* () {
+      const back: Array<Row> = []
+      for (const { attempt, delayMillis: delay, history, id, token, undecodableSince: undecodable } of returns) {
+        const { crashes, errors, failureTimes: times, failures } = history
+        const values = { id, token, lapsedOnly, attempt, delay, undecodable, crashes, failures, errors, times }
+        back.push(...(yield* session.execute(giveBack, values)))
+      }
+      return back
+    })
+  const buryAll = (session: Session, burials: ReadonlyArray<Tagged<"Bury">>, lapsedOnly: number, call: Leaving) =>
+    Effect.gen(function* () {
+      const buried: Array<Row> = []
+      for (const { history, id, reason, token } of burials) {
+        const [row] = yield* session.execute(find, { id, token, lapsedOnly })
+        if (row === undefined) continue
+        const { crashes, errors, failureTimes: times, failures } = history
+        yield* leave.bury(session, row, { reason, crashes, failures, errors, times }, call)
+        buried.push(row)
+      }
+      return buried
     })
   return (session, queue, settlements, { lapsedOnly }) =>
     Effect.gen(function* () {
-      const done = new Set<number>()
-      const left: Array<Row> = []
       const call = leaving()
       const { woken } = call
-      const lapsed = lapsedOnly ? 1 : 0
-      for (const s of settlements) {
-        let settled = yield* apply(session, queue, s, lapsed, call)
-        if (settled && s._tag === "Return") woken.add(queue)
-        if (!settled) {
-          const rows = yield* session.execute(look, { id: s.id })
-          const [cancelled] = toCancel([s], rows)
-          settled = cancelled !== undefined && (yield* apply(session, queue, cancelled, lapsed, call))
-          if (!settled) left.push(...rows)
-        }
-        if (settled) done.add(s.id)
+      const only = lapsedOnly ? 1 : 0
+      const { acks, burials, returns } = byTag(settlements)
+      const done = new Set<number>()
+      const settled = (rows: ReadonlyArray<Row>) => {
+        for (const row of rows) done.add(int(row.id))
       }
+      settled(yield* acknowledge(session, queue, acks, only, call))
+      const back = yield* restore(session, returns, only)
+      settled(back)
+      if (back.length > 0) woken.add(queue)
+      settled(yield* buryAll(session, burials, only, call))
+      const missed = settlements.filter((s) => !done.has(s.id))
+      if (missed.length === 0) return { outcomes: outcomes(settlements, done, []), woken, keyed: false }
+      const left = yield* session.execute(look, { ids: JSON.stringify(missed.map((s) => s.id)) })
+      settled(yield* buryAll(session, toCancel(missed, left), only, call))
       return { outcomes: outcomes(settlements, done, left), woken, keyed: false }
     })
 }

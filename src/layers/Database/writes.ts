@@ -1,0 +1,135 @@
+/**
+ * SQLite: writes of this process that wait at the same moment share one transaction and its commit. The write lock is
+ * taken first (BEGIN IMMEDIATE) and waited for asynchronously. When one of them fails, all are rolled back and each runs
+ * in a transaction of its own: nobody fails for another.
+ */
+import { Cause, Effect, Exit, Option } from "effect"
+import { busyDelays } from "../../schedule/Polling.js"
+import type { Service as ClockService } from "../../services/Clock.js"
+import type { StoreError } from "../../services/Errors.js"
+import type { Session } from "../engine.js"
+import type { Connection, Extent, Verb } from "./Database.js"
+import { type Call, makeGroup, type Waiting } from "./group.js"
+
+interface Write {
+  readonly operation: string
+  readonly verb: Verb<unknown>
+  /** One statement, which is atomic by itself. */
+  readonly alone: boolean
+  /** When it first met another writer, by the monotonic clock. */
+  since: number | undefined
+}
+
+type Writes = Waiting<Write, unknown, StoreError>
+
+export interface Writing {
+  readonly clock: ClockService
+  /** How long a call waits for the write lock in all before it fails (`busy`). */
+  readonly limitMillis: number
+  /** Waiting for the connection can be interrupted; having it cannot. */
+  readonly use: <A>(use: (connection: Connection) => Effect.Effect<A, StoreError>) => Effect.Effect<A, StoreError>
+  readonly session: (connection: Connection) => Effect.Effect<Session>
+  readonly run: (connection: Connection, text: string, operation: string) => Effect.Effect<unknown, StoreError>
+}
+
+export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) => {
+  /** A rollback that fails found nothing to roll back. */
+  const rollback = (connection: Connection) => Effect.either(run(connection, "ROLLBACK", "rollback"))
+
+  const commit = (connection: Connection, operation: string) =>
+    Effect.tapError(run(connection, "COMMIT", operation), () => rollback(connection))
+
+  const begin = (connection: Connection, operation: string) => run(connection, "BEGIN IMMEDIATE", operation)
+
+  const isBusy = (exit: Exit.Exit<unknown, StoreError>): boolean =>
+    Exit.isFailure(exit) && Option.exists(Cause.failureOption(exit.cause), ({ reason }) => reason === "busy")
+
+  /** Ends in a transaction that is open. Fails when it has met another writer, and is still to be done. */
+  const single = (connection: Connection, own: Session, { end, input }: Call<Write, unknown, StoreError>) =>
+    Effect.exit(
+      Effect.matchCauseEffect(input.verb(own), {
+        onFailure: (cause) => Effect.zipRight(rollback(connection), Effect.failCause(cause)),
+        onSuccess: (value) => Effect.as(commit(connection, input.operation), value)
+      })
+    ).pipe(
+      Effect.flatMap((exit): Effect.Effect<void, StoreError> => {
+        if (isBusy(exit)) return Effect.asVoid(exit)
+        end(exit)
+        return Effect.void
+      })
+    )
+
+  const oneByOne = (connection: Connection, own: Session, calls: ReadonlyArray<Call<Write, unknown, StoreError>>) =>
+    Effect.forEach(
+      calls,
+      (call) => Effect.zipRight(begin(connection, call.input.operation), single(connection, own, call)),
+      { discard: true }
+    )
+
+  const together = (connection: Connection, own: Session, calls: ReadonlyArray<Call<Write, unknown, StoreError>>) =>
+    Effect.gen(function* (): Effect.fn.Return<void, StoreError> {
+      const exits: Array<Exit.Exit<unknown, StoreError>> = []
+      for (const { input } of calls) {
+        const exit = yield* Effect.exit(input.verb(own))
+        if (Exit.isFailure(exit)) {
+          yield* rollback(connection)
+          return yield* oneByOne(connection, own, calls)
+        }
+        exits.push(exit)
+      }
+      const committed = yield* Effect.exit(commit(connection, "commit"))
+      if (isBusy(committed)) return yield* Effect.asVoid(committed)
+      calls.forEach((call, index) => {
+        call.end(Exit.isSuccess(committed) ? (exits[index] as Exit.Exit<unknown>) : committed)
+      })
+    })
+
+  const transaction = (connection: Connection, waiting: Writes, operation: string) =>
+    Effect.flatMap(Effect.zipRight(begin(connection, operation), session(connection)), (own) => {
+      const calls = waiting.take()
+      const [call] = calls
+      return calls.length === 1 && call !== undefined ? single(connection, own, call) : together(connection, own, calls)
+    })
+
+  /** No transaction around a single statement. Until it is done it is not taken. */
+  const statement = (connection: Connection, waiting: Writes, { verb }: Write) =>
+    Effect.flatMap(session(connection), (own) =>
+      Effect.map(verb(own), (value) => {
+        for (const call of waiting.take(() => false)) call.end(Exit.succeed(value))
+      })
+    )
+
+  const turn = (waiting: Writes, first: Write) =>
+    Effect.tapError(
+      use((connection) => {
+        const only = waiting.only()
+        return only?.alone === true
+          ? statement(connection, waiting, only)
+          : transaction(connection, waiting, first.operation)
+      }),
+      (error) => {
+        if (error.reason !== "busy") return Effect.void
+        waiting.giveBack()
+        // Whoever has waited for its whole time gives up; the others go on
+        return Effect.map(clock.monotonic, (now) =>
+          waiting.drop((write) => {
+            write.since ??= now
+            return now - write.since >= limitMillis
+          }, Exit.fail(error))
+        )
+      }
+    )
+
+  const write = makeGroup<Write, unknown, StoreError>((waiting, first) => {
+    const again = (error: StoreError) => error.reason === "busy" && waiting.has(first)
+    return Effect.catchIf(turn(waiting, first), again, () =>
+      Effect.retry(turn(waiting, first), { schedule: busyDelays, while: again })
+    )
+  })
+
+  return <A>(operation: string, verb: Verb<A>, extent?: Extent): Effect.Effect<A, StoreError> =>
+    Effect.suspend(() => write({ operation, verb, alone: extent === "statement", since: undefined })) as Effect.Effect<
+      A,
+      StoreError
+    >
+}

@@ -1,0 +1,107 @@
+/**
+ * PostgreSQL: enqueues outside of every transaction that wait at the same moment share one statement, its commit and its
+ * notification. On SQLite writes of all kinds share their transaction: see `Database/writes`.
+ */
+import { Cause, Effect, Exit, Option } from "effect"
+import type { StoreError, TransactionOpen } from "../../services/Errors.js"
+import type { NewJob, Receipt } from "../../services/QueueStore.js"
+import type { Database } from "../Database/Database.js"
+import { type Call, makeGroup } from "../Database/group.js"
+import type { Session } from "../engine.js"
+import { isPlain } from "./statements/enqueuePlain.js"
+import type { Verbs } from "./verbs.js"
+
+interface Enqueue {
+  readonly queue: string
+  readonly jobs: ReadonlyArray<NewJob>
+}
+
+type Failure = TransactionOpen | StoreError
+type Calls = ReadonlyArray<Call<Enqueue, ReadonlyArray<Receipt>, Failure>>
+
+/** What one shared statement takes, and who is big enough to go alone. */
+const mostJobs = 1_000
+const mostCharacters = 4 * 1024 * 1024
+
+const characters = (jobs: ReadonlyArray<NewJob>): number => jobs.reduce((sum, job) => sum + job.payload.length, 0)
+
+/** Jobs that wait for nobody's key and are not refused by what they are. */
+export const gathers = (db: Database, jobs: ReadonlyArray<NewJob>): boolean =>
+  db.names.engine === "postgres" &&
+  jobs.length < mostJobs &&
+  jobs.every((job) => isPlain(job) && job.expiresAt === null) &&
+  characters(jobs) < mostCharacters
+
+/** Whether the next call still fits into the statement. */
+const makeFits = () => {
+  let count = 0
+  let size = 0
+  return ({ jobs }: Enqueue): boolean => {
+    count += jobs.length
+    size += characters(jobs)
+    return count <= mostJobs && size <= mostCharacters
+  }
+}
+
+const byQueue = (calls: Calls): ReadonlyArray<Calls> => {
+  const queues = new Map<string, Array<Calls[number]>>()
+  for (const call of calls) {
+    const others = queues.get(call.input.queue)
+    if (others === undefined) queues.set(call.input.queue, [call])
+    else others.push(call)
+  }
+  return [...queues.values()]
+}
+
+/** Errors that say nothing about what was sent. */
+const isOfConnection = ({ reason }: StoreError): boolean => reason === "connection" || reason === "timeout"
+
+export const makeGather = (db: Database, verbs: Verbs) => {
+  const alone = (session: Session, { end, input }: Calls[number]) =>
+    Effect.map(Effect.exit(verbs.enqueue(session, input.queue, input.jobs)), end)
+
+  /** Fails when all is still to be done: a conflict, after which it is tried again. */
+  const send = (session: Session, calls: Calls): Effect.Effect<void, StoreError> => {
+    const [first] = calls
+    if (first === undefined) return Effect.void
+    const jobs = calls.length === 1 ? first.input.jobs : calls.flatMap(({ input }) => input.jobs)
+    return Effect.matchCauseEffect(verbs.enqueue(session, first.input.queue, jobs), {
+      onSuccess: (receipts) => {
+        let from = 0
+        for (const { end, input } of calls) {
+          end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
+          from += input.jobs.length
+        }
+        return Effect.void
+      },
+      onFailure: (cause) => {
+        const error = Option.getOrUndefined(Cause.failureOption(cause))
+        if (error?.reason === "conflict") return Effect.fail(error)
+        // Of the data of one of them, perhaps: nobody fails for another
+        if (error !== undefined && calls.length > 1 && !isOfConnection(error))
+          return Effect.forEach(calls, (call) => alone(session, call), { discard: true })
+        for (const { end } of calls) end(Exit.failCause(cause))
+        return Effect.void
+      }
+    })
+  }
+
+  const group = makeGroup<Enqueue, ReadonlyArray<Receipt>, Failure>((waiting) =>
+    db
+      .apart("enqueue", "enqueue", (session) =>
+        Effect.suspend(() =>
+          Effect.forEach(byQueue(waiting.take(makeFits())), (calls) => send(session, calls), { discard: true })
+        ).pipe(Effect.tapError(() => Effect.sync(() => waiting.giveBack())))
+      )
+      .pipe(
+        Effect.catchAll((error) =>
+          // No connection for anybody who waits
+          Effect.sync(() => {
+            for (const { end } of waiting.take()) end(Exit.fail(error))
+          })
+        )
+      )
+  )
+
+  return (queue: string, jobs: ReadonlyArray<NewJob>) => group({ queue, jobs })
+}

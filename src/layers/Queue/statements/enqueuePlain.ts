@@ -1,0 +1,119 @@
+/**
+ * enqueue, of jobs without keys that differ in their payload alone, as nearly all do: one statement, with a list of
+ * payloads and the rest said once.
+ */
+import { Effect } from "effect"
+import type { StoreError } from "../../../services/Errors.js"
+import type { NewJob, Receipt } from "../../../services/QueueStore.js"
+import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
+import { added, dueAt } from "./holder.js"
+import { int } from "./rows.js"
+
+type EnqueuePlain = (
+  n: Names,
+  notify: boolean
+) => (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) => Effect.Effect<ReadonlyArray<Receipt>, StoreError>
+
+/** Whether a job has no key that others might have, so that it can neither wait for another nor be refused. */
+export const isPlain = (job: NewJob): boolean => job.dedupeKey === null && job.orderingKey === null
+
+/** Whether jobs are plain and differ in nothing but their payload. */
+export const areAlike = (jobs: ReadonlyArray<NewJob>): boolean => {
+  const [first] = jobs
+  if (first === undefined) return false
+  return jobs.every(
+    (job) =>
+      isPlain(job) &&
+      job.priority === first.priority &&
+      job.maxAttempts === first.maxAttempts &&
+      job.delayMillis === first.delayMillis &&
+      job.runAt === first.runAt &&
+      job.expiresMillis === first.expiresMillis &&
+      job.expiresAt === first.expiresAt &&
+      job.headers === first.headers
+  )
+}
+
+const columns =
+  "queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, expires_at, expires_ms, headers"
+
+const parameters = (n: Names, queue: string, job: NewJob) => ({
+  queue,
+  channel: n.channel,
+  priority: job.priority,
+  maxAttempts: job.maxAttempts,
+  delay: job.delayMillis,
+  runAt: job.runAt,
+  expiresMillis: job.expiresMillis,
+  expiresAt: job.expiresAt,
+  headers: job.headers,
+  payload: undefined as unknown
+})
+
+const postgres: EnqueuePlain = (n, notify) => {
+  const due = dueAt(n, "greatest", ":runAt::bigint", ":delay::bigint")
+  const values = (payload: string) =>
+    `:queue, ${payload}, :priority::smallint, 0, :maxAttempts::integer, ${n.now}, ${due}, ${due}, coalesce(:expiresAt::bigint, ${due} + :expiresMillis::bigint), :expiresMillis::bigint, :headers::text`
+  const one = statement(
+    n,
+    "enqueue_one",
+    `INSERT INTO ${n.jobs} (${columns}) VALUES (${values(":payload::text")})
+    RETURNING id::text AS ids, due_at AS due, enqueued_at AS now${notify ? ", pg_notify(:channel, :queue)::text AS noted" : ""}`
+  )
+  // Ids are given in the order of the list, and come back in order
+  const many = statement(
+    n,
+    "enqueue_plain",
+    `WITH added AS (
+      INSERT INTO ${n.jobs} (${columns}) SELECT ${values("i.payload")} FROM unnest(:payload::text[]) WITH ORDINALITY AS i (payload, n) ORDER BY i.n
+      RETURNING id, due_at, enqueued_at
+    )${notify ? ", note AS MATERIALIZED (SELECT pg_notify(:channel, :queue))" : ""}
+    SELECT string_agg(id::text, ',' ORDER BY id) AS ids, min(due_at) AS due, min(enqueued_at) AS now${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM added`
+  )
+  return (session, queue, jobs) => {
+    const [first] = jobs
+    if (first === undefined) return Effect.succeed([])
+    const given = parameters(n, queue, first)
+    given.payload = jobs.length === 1 ? first.payload : jobs.map((job) => job.payload)
+    return Effect.map(session.execute(jobs.length === 1 ? one : many, given), ([row]) => {
+      const dueAt = int(row?.due)
+      const now = int(row?.now)
+      return String(row?.ids)
+        .split(",")
+        .map((id) => added(Number(id), dueAt, now))
+    })
+  }
+}
+
+const sqlite: EnqueuePlain = (n) => {
+  const due = dueAt(n, "max", ":runAt", ":delay")
+  const values = (payload: string) =>
+    `:queue, ${payload}, :priority, 0, :maxAttempts, ${n.now}, ${due}, ${due}, coalesce(:expiresAt, ${due} + :expiresMillis), :expiresMillis, :headers`
+  const returning = "RETURNING id, due_at - enqueued_at AS wait"
+  const one = statement(
+    n,
+    "enqueue_one",
+    `INSERT INTO ${n.jobs} (${columns}) VALUES (${values(":payload")}) ${returning}`
+  )
+  const many = statement(
+    n,
+    "enqueue_plain",
+    `INSERT INTO ${n.jobs} (${columns}) SELECT ${values("value")} FROM json_each(:payload) ${returning}`
+  )
+  return (session, queue, jobs) => {
+    const [first] = jobs
+    if (first === undefined) return Effect.succeed([])
+    const given = parameters(n, queue, first)
+    if (jobs.length === 1) {
+      given.payload = first.payload
+      return Effect.map(session.execute(one, given), ([row]) => [added(int(row?.id), int(row?.wait), 0)])
+    }
+    given.payload = JSON.stringify(jobs.map((job) => job.payload))
+    return Effect.map(session.execute(many, given), (rows) =>
+      // Ids are given in the order of the list; a RETURNING has none
+      rows.map((row) => added(int(row.id), int(row.wait), 0)).sort((a, b) => a.id - b.id)
+    )
+  }
+}
+
+export const enqueuePlain: PerEngine<EnqueuePlain> = { postgres, sqlite }

@@ -1,0 +1,165 @@
+/**
+ * The ways to enqueue: payloads encoded, options checked, and the jobs sent. What is bad input is found before anything
+ * is written. No generators here and no needless steps: each is paid for with every job.
+ */
+import { Chunk, Effect, Either, Stream } from "effect"
+import { type Defaults, type EnqueueOptions, placement } from "./EnqueueOptions.js"
+import { type EnqueueError, InvalidArgument, type InvalidPayload } from "./Errors.js"
+import type { encoder } from "./encode.js"
+import { checkInteger } from "./input.js"
+import { describe } from "./Job.js"
+import { type NewJob, Queue, type QueueSettings, type Receipt } from "./QueueStore.js"
+import { sending } from "./telemetry.js"
+
+/** A job ready to be sent, or what is wrong with it; an effect where the Schema is one. */
+type Prepared =
+  | Either.Either<NewJob, InvalidArgument | InvalidPayload>
+  | Effect.Effect<NewJob, InvalidArgument | InvalidPayload>
+
+export interface Enqueues<A> {
+  readonly name: string
+  readonly settings: QueueSettings
+  /** What is wrong with the definition, if anything. */
+  readonly checked: Either.Either<unknown, InvalidArgument>
+  readonly defaults: Defaults
+  readonly encode: ReturnType<typeof encoder<A, unknown>>
+}
+
+/** A function that throws is bad input like any other. */
+const optionsFrom = <A>(job: (payload: A, index: number) => EnqueueOptions, payload: A, index: number) =>
+  Either.try({
+    try: () => job(payload, index),
+    catch: (error) =>
+      new InvalidArgument({ argument: "options", message: `options: the function threw: ${describe(error)}` })
+  })
+
+/** A job of a placement: field by field, since a copy by spread would cost more than all else about it. */
+const placed = (rest: Omit<NewJob, "payload">, payload: string): NewJob => ({
+  payload,
+  priority: rest.priority,
+  maxAttempts: rest.maxAttempts,
+  delayMillis: rest.delayMillis,
+  runAt: rest.runAt,
+  expiresMillis: rest.expiresMillis,
+  expiresAt: rest.expiresAt,
+  dedupeKey: rest.dedupeKey,
+  dedupeScope: rest.dedupeScope,
+  dedupeWindowMillis: rest.dedupeWindowMillis,
+  replace: rest.replace,
+  orderingKey: rest.orderingKey,
+  headers: rest.headers
+})
+
+/**
+ * The ways to add jobs to a queue.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface EnqueueVerbs<A> {
+  /** Adds a job. Inside a transaction of the queue's client it commits or rolls back with it. */
+  readonly enqueue: (payload: A, options?: EnqueueOptions) => Effect.Effect<Receipt, EnqueueError, Queue>
+  /** Adds all in one transaction, or none; receipts in order. */
+  readonly enqueueMany: (
+    payloads: Iterable<A>,
+    options?: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions)
+  ) => Effect.Effect<ReadonlyArray<Receipt>, EnqueueError, Queue>
+  /** Adds chunk by chunk, each committed on its own, without holding the whole; answers how many were added. */
+  readonly enqueueStream: <E, R>(
+    payloads: Stream.Stream<A, E, R>,
+    options?: {
+      readonly chunkSize?: number | undefined
+      readonly job?: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined
+    }
+  ) => Effect.Effect<{ readonly enqueued: number; readonly deduplicated: number }, EnqueueError | E, Queue | R>
+}
+
+export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: Enqueues<A>): EnqueueVerbs<A> => {
+  /** Checked once: what most jobs are enqueued with. */
+  const unadorned = placement({}, defaults)
+
+  const prepare = (payload: A, index: number, job: EnqueueOptions | undefined): Prepared => {
+    const rest = job === undefined ? unadorned : placement(job, defaults)
+    if (Either.isLeft(rest)) return Either.left(rest.left)
+    const text = encode(payload, index)
+    return Either.isEither(text)
+      ? Either.map(text, (payload) => placed(rest.right, payload))
+      : Effect.map(text, (payload) => placed(rest.right, payload))
+  }
+
+  const send = (queue: Queue["Type"], jobs: ReadonlyArray<NewJob>) => {
+    if (jobs.length === 0) return Effect.succeed([])
+    const sent = sending(name, jobs, (carried) => queue.enqueue(name, carried))
+    const define = queue.define(settings, "producer")
+    return define === Effect.void ? sent : Effect.zipRight(define, sent)
+  }
+
+  /** The first that is bad input is the failure of all, before anything is written. */
+  const gather = (
+    payloads: Iterable<A>,
+    job: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined
+  ): Effect.Effect<ReadonlyArray<NewJob>, InvalidArgument | InvalidPayload> => {
+    const jobs: Array<NewJob> = []
+    const each = (payload: A, index: number): Prepared => {
+      if (typeof job !== "function") return prepare(payload, index, job)
+      const options = optionsFrom(job, payload, index)
+      return Either.isLeft(options) ? Either.left(options.left) : prepare(payload, index, options.right)
+    }
+    const iterator = payloads[Symbol.iterator]()
+    const go = (): Effect.Effect<ReadonlyArray<NewJob>, InvalidArgument | InvalidPayload> => {
+      for (let next = iterator.next(); next.done !== true; next = iterator.next()) {
+        const prepared = each(next.value, jobs.length)
+        if (!Either.isEither(prepared))
+          return Effect.flatMap(prepared, (one) => {
+            jobs.push(one)
+            return go()
+          })
+        if (Either.isLeft(prepared)) return Effect.fail(prepared.left)
+        jobs.push(prepared.right)
+      }
+      return Effect.succeed(jobs)
+    }
+    return go()
+  }
+
+  const enqueueMany: EnqueueVerbs<A>["enqueueMany"] = (payloads, job) =>
+    Effect.flatMap(Queue, (queue) =>
+      Either.isLeft(checked)
+        ? Effect.fail(checked.left)
+        : Effect.flatMap(gather(payloads, job), (jobs) => send(queue, jobs))
+    )
+
+  const enqueue: EnqueueVerbs<A>["enqueue"] = (payload, job) =>
+    Effect.flatMap(Queue, (queue) => {
+      if (Either.isLeft(checked)) return Effect.fail(checked.left)
+      const prepared = prepare(payload, 0, job)
+      const first = ([receipt]: ReadonlyArray<Receipt>) => receipt as Receipt
+      if (!Either.isEither(prepared)) return Effect.flatMap(prepared, (row) => Effect.map(send(queue, [row]), first))
+      return Either.isLeft(prepared) ? Effect.fail(prepared.left) : Effect.map(send(queue, [prepared.right]), first)
+    })
+
+  return {
+    enqueue,
+    enqueueMany,
+    enqueueStream: (payloads, { chunkSize = 1_000, job } = {}) =>
+      Effect.flatMap(checkInteger("chunkSize", chunkSize, 1, 100_000), (size) => {
+        let offset = 0
+        return payloads.pipe(
+          Stream.grouped(size),
+          Stream.mapEffect((chunk) => {
+            const from = offset
+            offset += chunk.length
+            const each = typeof job === "function" ? (payload: A, index: number) => job(payload, from + index) : job
+            return enqueueMany(Chunk.toReadonlyArray(chunk), each)
+          }),
+          Stream.runFold({ enqueued: 0, deduplicated: 0 }, (sum, receipts) => {
+            const deduplicated = receipts.filter((receipt) => receipt.deduplicated).length
+            return {
+              enqueued: sum.enqueued + receipts.length - deduplicated,
+              deduplicated: sum.deduplicated + deduplicated
+            }
+          })
+        )
+      })
+  }
+}
