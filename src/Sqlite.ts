@@ -10,7 +10,7 @@ import { Cause, type ConfigError, Duration, Effect, Layer, Schedule } from "effe
 import { makeClock } from "./layers/Clock/ProcessClock.js"
 import type { Database } from "./layers/Database/Database.js"
 import { makeSqliteDatabase, prepareSqlite, type SqliteSettings } from "./layers/Database/SqliteDatabase.js"
-import { sqliteNames } from "./layers/engine.js"
+import { type Names, sqliteNames } from "./layers/engine.js"
 import * as SqlLock from "./layers/Lock/SqlLock.js"
 import { migrate } from "./layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "./layers/Queue/SqlQueue.js"
@@ -73,12 +73,12 @@ export type Services = Queue | Wake | Clock | Lock | Schedules | Transfer
 const isMemory = (filename: string): boolean =>
   filename === "" || filename === ":memory:" || filename.startsWith("file::memory:")
 
-const wakeLayer = (filename: string, options: Options): Layer.Layer<Wake> => {
+const wakeLayer = (filename: string, names: Names, options: Options): Layer.Layer<Wake> => {
   const poll = Duration.decode(options.pollInterval ?? "1 second")
   if (isMemory(filename)) return PollWake.layerLocal(poll, "", true)
   return options.watch === false
     ? PollWake.layerLocal(poll, "the file is not watched")
-    : SqliteWake.layer(filename, poll)
+    : SqliteWake.layer(filename, names, poll)
 }
 
 /** @internal */
@@ -108,9 +108,10 @@ const make = (options: Options, seams: Seams) =>
       synchronous: options.synchronous ?? "NORMAL"
     }
     yield* prepareSqlite(sql, settings)
-    const db = yield* makeSqliteDatabase(sql, sqliteNames(prefix), clock, settings)
+    const names = sqliteNames(prefix)
+    const db = yield* makeSqliteDatabase(sql, names, clock, settings)
     yield* migrate(db, options.migrate === false ? "verify" : "migrate")
-    const base = Layer.merge(seams.wake ?? wakeLayer(sql.config.filename, options), Layer.succeed(Clock, clock))
+    const base = Layer.merge(seams.wake ?? wakeLayer(sql.config.filename, names, options), Layer.succeed(Clock, clock))
     const engine = Layer.provideMerge(services(db), base)
     const maintenance = Layer.merge(
       options.sweeper === false

@@ -71,6 +71,8 @@ export interface Names {
   readonly identity: string
   /** What was taken over from other namespaces. */
   readonly imports: string
+  /** SQLite: what other processes are to look at. */
+  readonly wakes: string
   /** PostgreSQL: the sequence; SQLite: the table with the counter. */
   readonly tokens: string
   /** PostgreSQL: the sequence of the job ids. */
@@ -107,6 +109,7 @@ const tablesOf = (name: (table: string) => string) => ({
   migrations: name("migrations"),
   identity: name("identity"),
   imports: name("imports"),
+  wakes: name("wakes"),
   tokens: name("tokens"),
   jobIds: name("job_ids")
 })

@@ -4,6 +4,7 @@
  * @since 0.1.0
  */
 import { Duration, Schedule } from "effect"
+import type { WakeState } from "../services/Wake.js"
 
 /**
  * Timers of the runtime reach 2^31 - 1 ms; a longer sleep would never wake. Nothing sleeps longer than this.
@@ -45,6 +46,23 @@ export const busyRetry = (limit: Duration.DurationInput): Schedule.Schedule<unkn
   )
 
 /**
+ * How long a listener rests at most before it looks for work without any wake, in milliseconds.
+ *
+ * @since 0.1.0
+ * @category schedules
+ */
+export const restMillis = (
+  wake: { readonly pollInterval: Duration.Duration; readonly liveInterval?: Duration.Duration | undefined },
+  state: WakeState,
+  expecting: boolean
+): number => {
+  const { liveInterval = wake.pollInterval } = wake
+  return Duration.toMillis(
+    state._tag === "Live" && !expecting ? Duration.max(liveInterval, wake.pollInterval) : wake.pollInterval
+  )
+}
+
+/**
  * After a deadlock or a serialization failure, which the engine has rolled back: soon, five times.
  *
  * @since 0.1.0
@@ -68,17 +86,18 @@ export const outageRetry: Schedule.Schedule<unknown> = Schedule.exponential(100)
 )
 
 /**
- * How often a SQLite watcher looks without any file event.
+ * The looks after a file event: at once, and these many milliseconds after each other.
  *
  * @since 0.1.0
  * @category schedules
  */
-export const watchPoll: Schedule.Schedule<unknown> = Schedule.spaced("1 second")
+export const eventLooks: ReadonlyArray<number> = [1, 3]
 
 /**
- * The looks after a file event: at once, 1 ms and 4 ms later.
+ * After so many events in a row that were for nobody here, the next ones are looked at once only, so many milliseconds
+ * later: somebody else works in this database.
  *
  * @since 0.1.0
  * @category schedules
  */
-export const eventLooks: Schedule.Schedule<unknown> = Schedule.fromDelays(1, 4)
+export const idleLooks = { after: 10, millis: 10 }

@@ -43,6 +43,11 @@ export interface Service {
   readonly state: Effect.Effect<WakeState>
   /** How often a listener looks for work without any wake: the safety net. */
   readonly pollInterval: Duration.Duration
+  /**
+   * The same for a listener that knows of nothing to come, while the state is `Live` and the source itself polls for all
+   * of its listeners. Default: `pollInterval`.
+   */
+  readonly liveInterval?: Duration.Duration | undefined
 }
 
 /**

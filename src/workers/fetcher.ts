@@ -2,11 +2,12 @@
  * The fetcher: one per worker, claims for all its handlers. It drains before it waits; it waits for a wake, the next
  * due job, the next lease's end or the safety poll, whichever is first.
  */
-import { Duration, Effect } from "effect"
-import { outageRetry, sleepMillis } from "../schedule/Polling.js"
+import { Effect } from "effect"
+import { outageRetry, restMillis, sleepMillis } from "../schedule/Polling.js"
 import type { ClaimResult } from "../services/QueueStore.js"
 import type { ClaimedRow } from "../services/Settlement.js"
 import * as Settlement from "../services/Settlement.js"
+import type { WakeState } from "../services/Wake.js"
 import { nextMembers } from "./batch.js"
 import { notePaused } from "./controller.js"
 import { arm, makeHeld, makeRun, offerSettle, type WorkerState } from "./held.js"
@@ -98,6 +99,15 @@ const take = (state: WorkerState, starter: Starter, result: ClaimResult): void =
   if (first !== undefined) arm(state, first.row.claimedMonotonic + (maxWaitMillis || visibilityMillis / 3))
 }
 
+/** Ends when the latch opens, at the latest after so long: with one fiber, where a race takes several. */
+const within = (latch: Effect.Latch, millis: number): Effect.Effect<void> =>
+  Effect.flatMap(Effect.forkDaemon(Effect.zipRight(Effect.sleep(millis), latch.open)), (alarm) =>
+    Effect.ensuring(
+      latch.await,
+      Effect.sync(() => alarm.unsafeInterruptAsFork(alarm.id()))
+    )
+  )
+
 export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<never> => {
   let lastProbe = Number.NEGATIVE_INFINITY
   let fruitless = 0
@@ -143,20 +153,22 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       return Effect.logWarning(`queue ${state.queueName}: claiming failed; it is tried again until it works`, error)
     })
 
-  const rest = (result: ClaimResult, limit: number) => {
-    const poll = Duration.toMillis(state.wake.pollInterval)
+  const rest = (result: ClaimResult, limit: number, wakes: WakeState) => {
+    const poll = restMillis(state.wake, wakes, result.nextInMillis !== undefined)
     const { more, nextInMillis = poll } = result
     // There is more, but nothing that may be claimed now: spent rows that are being moved, or that somebody has locked,
     // or ones for free handlers only
     const due = more && nextInMillis === 0 ? poll : nextInMillis
     if (!more) fruitless = 0
     const millis = Math.min(poll, due, more ? Math.min(1_000, 5 * 2 ** fruitless++) : poll)
-    const freed = limit === 0 ? state.room.await : Effect.never
-    const woken = Effect.raceFirst(Effect.raceFirst(state.subscription.await, state.nudge.await), freed)
-    return Effect.zipRight(Effect.raceFirst(woken, Effect.sleep(sleepMillis(millis))), state.nudge.close)
+    const woken = within(state.nudge, sleepMillis(millis))
+    return Effect.zipRight(limit === 0 ? Effect.raceFirst(woken, state.room.await) : woken, state.nudge.close)
   }
 
-  return Effect.gen(function* () {
+  /** Wakes are nudges like others: so that who rests waits for one thing. */
+  const wakes = Effect.forever(Effect.zipRight(state.subscription.await, state.nudge.open))
+
+  const turns = Effect.gen(function* () {
     yield* state.room.close
     const { ahead, limit } = room(state)
     if (limit + ahead === 0) {
@@ -174,6 +186,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       return
     }
     state.telemetry.waits(!result.more && !result.paused)
-    yield* rest(result, limit)
+    yield* rest(result, limit, yield* state.wake.state)
   }).pipe(Effect.forever)
+  return Effect.raceFirst(turns, wakes)
 }

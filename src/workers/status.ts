@@ -1,7 +1,9 @@
 /**
  * What a worker's state looks like from outside.
  */
-import { Duration, Effect } from "effect"
+import { Effect } from "effect"
+import { restMillis } from "../schedule/Polling.js"
+import type { WakeState } from "../services/Wake.js"
 import type { Held, WorkerState } from "./held.js"
 import type { Health, Status } from "./WorkerEvent.js"
 
@@ -19,28 +21,29 @@ export const statusOf = (state: WorkerState): Status => ({
 })
 
 /** A fetcher that is not busy claims at least once per poll interval; three missed ones are a problem. */
-const staleClaim = (state: WorkerState, ago: number | undefined): boolean =>
+const staleClaim = (state: WorkerState, ago: number | undefined, wakes: WakeState): boolean =>
   state.state === "running" &&
   state.running < state.policy.concurrency &&
   ago !== undefined &&
-  ago > 3 * Duration.toMillis(state.wake.pollInterval) + 1_000
+  ago > 3 * restMillis(state.wake, wakes, false) + 1_000
 
 export const healthOf = (state: WorkerState): Effect.Effect<Health> =>
   Effect.gen(function* () {
     const now = yield* state.clock.monotonic
     const ago = (at: number | undefined) => (at === undefined ? undefined : Math.round(now - at))
     const lastClaimMillisAgo = ago(state.lastClaim)
+    const wakes = yield* state.wake.state
     const problems = [
       ...(state.state === "failed" || state.state === "stopped" ? [`the worker has ${state.state}`] : []),
       ...(state.claimError === undefined ? [] : [`claiming fails: ${state.claimError}`]),
       ...(state.renewalError === undefined ? [] : [`renewing leases fails: ${state.renewalError}`]),
-      ...(staleClaim(state, lastClaimMillisAgo) ? ["the fetcher has not claimed for three poll intervals"] : []),
+      ...(staleClaim(state, lastClaimMillisAgo, wakes) ? ["the fetcher has not claimed for three poll intervals"] : []),
       ...(state.stuck === 0 ? [] : [`${state.stuck} handlers ignore their interruption`])
     ]
     return {
       healthy: problems.length === 0,
       problems,
-      wake: yield* state.wake.state,
+      wake: wakes,
       stuck: state.stuck,
       lastClaimMillisAgo,
       lastRenewalMillisAgo: ago(state.lastRenewal)

@@ -12,6 +12,7 @@ import { Lock, type LockLease, type Service } from "../../services/Lock.js"
 import { lockTopic, Wake } from "../../services/Wake.js"
 import { type Database, detached } from "../Database/Database.js"
 import { int } from "../Queue/statements/rows.js"
+import { makeAnnounce } from "../Wake/announce.js"
 import { lockVerbs } from "./statements.js"
 
 const reserved = "__alkstore_"
@@ -47,6 +48,8 @@ const make = (db: Database) =>
     const verbs = lockVerbs[db.names.engine](db.names)
     const owner = `${process.pid}-${(yield* Random.nextIntBetween(0, 2 ** 31)).toString(36)}`
 
+    const { change: announce } = makeAnnounce(db, wake, yield* Effect.scope)
+
     const take = ({ name, ttlMillis }: Request) =>
       Effect.map(
         db.apart("write", "lock", (session) => verbs.acquire(session, name, owner, ttlMillis)),
@@ -56,7 +59,7 @@ const make = (db: Database) =>
     const free = (lease: LockLease) =>
       Effect.tap(
         db.apart("write", "unlock", (session) => verbs.release(session, lease.name, lease.token)),
-        () => wake.wake([lockTopic(lease.name)])
+        () => announce([lockTopic(lease.name)])
       )
 
     /** Waits for wakes, for the end of the holder's lease, and polls under both. Interrupted, it holds nothing. */
@@ -155,7 +158,7 @@ const make = (db: Database) =>
         Effect.flatMap(check(name), () =>
           Effect.tap(
             db.apart("write", "unlock", (session) => verbs.forceRelease(session, name)),
-            () => wake.wake([lockTopic(name)])
+            () => announce([lockTopic(name)])
           )
         ),
       list: Effect.map(

@@ -66,7 +66,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
     const clock = yield* Clock
     const store = yield* makeStore(db, options)
-    const { advance, advanceNow, advanceSoon, announce, verbs } = store
+    const { advance, advanceNow, advanceSoon, announce, announceNew, verbs } = store
     const expiry = makeExpire(store)
     const lapse = makeLapse(store)
     const defined = { producer: new Map<string, QueueSettings>(), worker: new Map<string, QueueSettings>() }
@@ -144,11 +144,10 @@ const make = (db: Database, options: SqlQueueOptions) =>
           : place(queue, jobs)
         return placed.pipe(
           Effect.mapError(uncertain(queue, joins)),
-          Effect.tap(() =>
-            jobs.some((job) => job.orderingKey !== null)
-              ? Effect.zipRight(advanceNow(queue), announce([queue]))
-              : announce([queue])
-          )
+          Effect.tap((receipts) => {
+            const told = receipts.some(({ replaced }) => replaced) ? announce([queue]) : announceNew(queue)
+            return jobs.some((job) => job.orderingKey !== null) ? Effect.zipRight(advanceNow(queue), told) : told
+          })
         )
       })
     }

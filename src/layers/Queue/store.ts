@@ -49,8 +49,10 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
     const scope = yield* Effect.scope
     const verbs = makeVerbs(db, options)
 
-    const wakeTopics = makeAnnounce(db, wake, scope)
+    const { addition, change: wakeTopics } = makeAnnounce(db, wake, scope)
     const announce = (queues: Iterable<string>) => wakeTopics(Array.from(queues, queueTopic))
+    /** The same for jobs that have been added. */
+    const announceNew = (queue: string) => addition([queueTopic(queue)])
 
     const pass = (queue: string, left = tries): Effect.Effect<Advanced, TransactionOpen | StoreError> =>
       Effect.flatMap(
@@ -99,7 +101,7 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
     const advanceSoon = (queue: string): Effect.Effect<void> =>
       db.names.engine === "sqlite" ? Effect.void : Effect.asVoid(shared(queue))
 
-    return { db, verbs, wakeTopics, announce, advance, advanceNow, advanceSoon }
+    return { db, verbs, wakeTopics, announce, announceNew, advance, advanceNow, advanceSoon }
   })
 
 export type Store = Effect.Effect.Success<ReturnType<typeof makeStore>>

@@ -38,7 +38,7 @@ const stored = (message: string): string =>
 const make = (db: Database, { notify }: SqlSchedulesOptions) =>
   Effect.gen(function* () {
     const wake = yield* Wake
-    const announce = makeAnnounce(db, wake, yield* Effect.scope)
+    const { change: announce } = makeAnnounce(db, wake, yield* Effect.scope)
     const statements = scheduleStatements(db.names)
     const fire = makeFire(db.names, statements, notify)
     const putRow = makePut(statements, fire)

@@ -6,7 +6,8 @@ import { type Duration, Effect } from "effect"
 import type { Service, WakeState } from "../../services/Wake.js"
 
 export interface WakeHub {
-  readonly wake: (topics: Iterable<string>) => void
+  /** Answers whether anybody listens to one of them. */
+  readonly wake: (topics: Iterable<string>) => boolean
   readonly wakeAll: () => void
   readonly setState: (state: WakeState) => void
   /** Whether anybody listens. */
@@ -14,14 +15,23 @@ export interface WakeHub {
   readonly service: Service
 }
 
-export const makeWakeHub = (initial: WakeState, pollInterval: Duration.Duration): WakeHub => {
+export const makeWakeHub = (
+  initial: WakeState,
+  pollInterval: Duration.Duration,
+  liveInterval?: Duration.Duration
+): WakeHub => {
   const subscriptions = new Map<string, Set<Effect.Latch>>()
   let state = initial
 
-  const wake = (topics: Iterable<string>) => {
+  const wake = (topics: Iterable<string>): boolean => {
+    let heard = false
     for (const topic of topics) {
-      for (const latch of subscriptions.get(topic) ?? []) latch.unsafeOpen()
+      for (const latch of subscriptions.get(topic) ?? []) {
+        latch.unsafeOpen()
+        heard = true
+      }
     }
+    return heard
   }
 
   const add = (topic: string) => {
@@ -39,7 +49,7 @@ export const makeWakeHub = (initial: WakeState, pollInterval: Duration.Duration)
 
   return {
     wake,
-    wakeAll: () => wake([...subscriptions.keys()]),
+    wakeAll: () => void wake([...subscriptions.keys()]),
     setState: (next) => {
       state = next
     },
@@ -53,9 +63,10 @@ export const makeWakeHub = (initial: WakeState, pollInterval: Duration.Duration)
           ),
           (latch) => ({ await: Effect.zipRight(latch.await, latch.close) })
         ),
-      wake: (topics) => Effect.sync(() => wake(topics)),
+      wake: (topics) => Effect.sync(() => void wake(topics)),
       state: Effect.sync(() => state),
-      pollInterval
+      pollInterval,
+      liveInterval
     }
   }
 }

@@ -11,6 +11,7 @@ import { initial } from "./0001_initial.js"
 import { schedules } from "./0002_schedules.js"
 import { operations } from "./0003_operations.js"
 import { imports } from "./0004_imports.js"
+import { wakes } from "./0005_wakes.js"
 
 interface Migration {
   readonly version: number
@@ -24,7 +25,8 @@ export const migrations: ReadonlyArray<Migration> = [
   { version: 1, name: "initial", oldestReader: 1, up: initial },
   { version: 2, name: "schedules", oldestReader: 1, up: schedules },
   { version: 3, name: "operations", oldestReader: 1, up: operations },
-  { version: 4, name: "imports", oldestReader: 1, up: imports }
+  { version: 4, name: "imports", oldestReader: 1, up: imports },
+  { version: 5, name: "wakes", oldestReader: 1, up: wakes }
 ]
 
 export const latest: number = migrations[migrations.length - 1]?.version ?? 0
