@@ -96,6 +96,9 @@ const quote = (name: string): string => `"${name.replaceAll('"', '""')}"`
  */
 const serverNow = "floor(extract(epoch from statement_timestamp()) * 1000)::bigint"
 
+/** The present as something that is computed once per statement, not for each row: the server's clock costs a microsecond. */
+export const onceNow = (n: Names): string => (n.engine === "postgres" ? `(SELECT ${n.now})` : n.now)
+
 const tablesOf = (name: (table: string) => string) => ({
   jobs: name("jobs"),
   deadLetters: name("dead_letters"),

@@ -95,6 +95,24 @@ export interface ClaimRequest {
   readonly worker: string
   /** Look for lapsed leases even when enough jobs are ready. */
   readonly probe: boolean
+  /**
+   * Where an earlier claim of the same drain has come to: what lies before it, and higher priorities, are not looked at.
+   * An open snapshot somewhere in the database keeps the entries of what has gone, and walking through them again for
+   * each claim would be most of its cost. Means nothing on SQLite, which keeps none.
+   */
+  readonly after?: ClaimPosition | undefined
+}
+
+/**
+ * A place in the order of a queue's jobs.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface ClaimPosition {
+  readonly priority: number
+  readonly visibleAt: number
+  readonly id: number
 }
 
 /**
@@ -110,6 +128,8 @@ export interface ClaimResult {
   readonly paused: boolean
   /** Milliseconds until the next job is due or the next lease ends; undefined when none is known. */
   readonly nextInMillis: number | undefined
+  /** Where it has come to, if it may go on from there. */
+  readonly last?: ClaimPosition | undefined
 }
 
 /**

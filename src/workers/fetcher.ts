@@ -4,7 +4,7 @@
  */
 import { Effect } from "effect"
 import { outageRetry, restMillis, sleepMillis } from "../schedule/Polling.js"
-import type { ClaimResult } from "../services/QueueStore.js"
+import type { ClaimPosition, ClaimResult } from "../services/QueueStore.js"
 import type { ClaimedRow } from "../services/Settlement.js"
 import * as Settlement from "../services/Settlement.js"
 import type { WakeState } from "../services/Wake.js"
@@ -33,9 +33,37 @@ export interface Starter {
   readonly start: () => void
 }
 
+/** So many handlers that end at once are called before others of the worker's fibers have a turn. */
+const atOnce = 32
+
+/**
+ * A job runs in the call that starts it until its handler waits for something. One that never waits has ended by then,
+ * and asks for the next to be started: the loop that started it goes on instead.
+ */
 export const makeStarter = (state: WorkerState, perform: Perform, fork: JobFork): Starter => {
+  let starting = false
+  let later = false
+  const again = Effect.sync(() => {
+    later = false
+    start()
+  })
   const start = () => {
+    if (starting || later) return
+    starting = true
+    try {
+      startSome()
+    } finally {
+      starting = false
+    }
+  }
+  const startSome = () => {
+    let started = 0
     while (state.running < state.policy.concurrency) {
+      if (started++ === atOnce) {
+        later = true
+        Effect.runFork(Effect.zipRight(Effect.yieldNow(), again))
+        return
+      }
       const members = nextMembers(state)
       if (members.length === 0) return
       const run = makeRun(members)
@@ -111,6 +139,11 @@ const within = (latch: Effect.Latch, millis: number): Effect.Effect<void> =>
 export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<never> => {
   let lastProbe = Number.NEGATIVE_INFINITY
   let fruitless = 0
+  /** Where the last claim has come to: dropped with a wake, an empty answer and every second. */
+  let after: ClaimPosition | undefined
+  /** Whether the last claim began at one: nothing more was found there, not nothing at all. */
+  let hinted = false
+  let wakesHeard = 0
 
   const claimed = Effect.sync(() => {
     state.claiming = false
@@ -123,6 +156,8 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       const now = yield* state.clock.monotonic
       const probe = now - lastProbe >= probeMillis
       if (probe) lastProbe = now
+      const heard = wakesHeard
+      hinted = !probe && after !== undefined
       state.claiming = true
       const result = yield* state.queue.claim({
         queue: state.queueName,
@@ -130,8 +165,11 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
         prefetch: ahead,
         visibilityMillis: state.policy.visibilityMillis,
         worker: state.workerId,
-        probe
+        probe,
+        after: probe ? undefined : after
       })
+      // What has become ready since it was sent may lie before
+      after = heard === wakesHeard ? result.last : undefined
       state.lastClaim = yield* state.clock.monotonic
       if (state.claimError !== undefined) {
         state.claimError = undefined
@@ -166,7 +204,16 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   }
 
   /** Wakes are nudges like others: so that who rests waits for one thing. */
-  const wakes = Effect.forever(Effect.zipRight(state.subscription.await, state.nudge.open))
+  const wakes = Effect.forever(
+    Effect.zipRight(
+      state.subscription.await,
+      Effect.suspend(() => {
+        after = undefined
+        wakesHeard++
+        return state.nudge.open
+      })
+    )
+  )
 
   const turns = Effect.gen(function* () {
     yield* state.room.close
@@ -185,6 +232,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       fruitless = 0
       return
     }
+    if (hinted) return
     state.telemetry.waits(!result.more && !result.paused)
     yield* rest(result, limit, yield* state.wake.state)
   }).pipe(Effect.forever)

@@ -229,7 +229,9 @@ const make = (db: Database, options: SqlQueueOptions) =>
           jobs: rows.sort((a, b) => b.priority - a.priority || a.dueAt - b.dueAt || a.id - b.id),
           more: full,
           paused: met.paused,
-          nextInMillis: met.nextAt === null ? undefined : Math.max(0, met.nextAt - met.now)
+          nextInMillis: met.nextAt === null ? undefined : Math.max(0, met.nextAt - met.now),
+          // What was left behind is still to be taken, or moved
+          last: full && !left && met.expired === 0 && !met.lapsed ? met.last : undefined
         } satisfies ClaimResult
       })
 

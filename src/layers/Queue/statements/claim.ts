@@ -10,7 +10,7 @@ import { Effect, Random } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { ClaimRequest } from "../../../services/QueueStore.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
-import { type Names, nextval, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { type Names, nextval, onceNow, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { idAmong } from "./lists.js"
 import { bool, int, intOrNull, rareOf, takenColumns, takenNames, takenRow } from "./rows.js"
 
@@ -28,6 +28,8 @@ export interface Claimed {
   /** When the next job is due or the next lease ends, if the ready ones were used up; and the present. */
   readonly nextAt: number | null
   readonly now: number
+  /** Of the last row that was looked at. PostgreSQL only. */
+  readonly last?: ClaimRequest["after"]
 }
 
 /** `monotonic`: this process's clock just before the claim. */
@@ -49,51 +51,59 @@ const leaseEnded = (n: Names) =>
  * `ANY (ARRAY(…))` makes every plan go by primary key; the CTEs are materialised, so that LIMIT means what it says.
  */
 const postgres: Claim = (n) => {
+  const now = onceNow(n)
+  // Of the hinted priority only: the others are walked from their beginning
+  const after = (parameter: string) =>
+    `CASE WHEN p.priority = :afterPriority::smallint THEN :${parameter}::bigint ELSE -1 END`
   const waiting = (alias: string) =>
     `${alias}.queue = :queue AND ${alias}.token IS NULL AND ${alias}.visible_at IS NOT NULL`
   const text = statement(
     n,
     "claim",
     `WITH RECURSIVE priorities (priority) AS (
-      (SELECT w.priority FROM ${n.jobs} w WHERE ${waiting("w")} AND NOT ${pausedQueue(n)} ORDER BY w.priority DESC LIMIT 1)
+      SELECT CASE WHEN NOT ${pausedQueue(n)} THEN coalesce(:afterPriority::smallint, (SELECT w.priority FROM ${n.jobs} w WHERE ${waiting("w")} ORDER BY w.priority DESC LIMIT 1)) END
       UNION ALL
       SELECT (SELECT w.priority FROM ${n.jobs} w WHERE ${waiting("w")} AND w.priority < p.priority ORDER BY w.priority DESC LIMIT 1)
       FROM priorities p WHERE p.priority IS NOT NULL
     ), seen AS MATERIALIZED (
-      SELECT s.id, s.expired, s.risky, row_number() OVER () AS n
+      SELECT s.id, s.expired, s.risky, s.priority, s.visible_at, row_number() OVER () AS n
       FROM (
         SELECT c.* FROM priorities p CROSS JOIN LATERAL (
-          SELECT w.id, coalesce(w.expires_at <= ${n.now}, false) AS expired, ${risky} AS risky
+          SELECT w.id, w.priority, w.visible_at, coalesce(w.expires_at <= ${now}, false) AS expired, ${risky} AS risky
           FROM ${n.jobs} w
-          WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at <= ${n.now}
+          WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at <= ${now} AND (w.visible_at, w.id) > (${after("afterAt")}, ${after("afterId")})
           ORDER BY w.visible_at, w.id LIMIT :limit::integer FOR UPDATE SKIP LOCKED
         ) c WHERE p.priority IS NOT NULL LIMIT :limit::integer
       ) s
     ), claimed AS (
       UPDATE ${n.jobs} j
-      SET token = ${nextval(n.tokens)}, attempt = j.attempt + 1, worker = :worker, claimed_at = ${n.now},
-        visible_at = ${n.now} + :visibility::bigint, visibility_ms = :visibility::bigint
+      SET token = ${nextval(n.tokens)}, attempt = j.attempt + 1, worker = :worker, claimed_at = ${now},
+        visible_at = ${now} + :visibility::bigint, visibility_ms = :visibility::bigint
       WHERE j.id = ANY (ARRAY(SELECT s.id FROM seen s WHERE NOT s.expired AND (s.n <= :free::integer OR NOT s.risky)))
       RETURNING j.id, j.token, ${takenColumns("postgres", "j.")}, CASE WHEN j.dedupe_scope = 'waiting' THEN j.dedupe_key END AS freeing
     ), freed AS (
       DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = ANY (ARRAY(SELECT freeing FROM claimed WHERE freeing IS NOT NULL))
         AND job_id = ANY (ARRAY(SELECT id FROM claimed)) AND free_at IS NULL
+    ), counted AS MATERIALIZED (
+      SELECT count(*) AS seen, count(*) FILTER (WHERE expired) AS expired FROM seen
+    ), last AS (
+      SELECT priority, visible_at, id FROM seen ORDER BY n DESC LIMIT 1
     ), facts AS MATERIALIZED (
-      SELECT (SELECT count(*) FROM seen) AS seen, (SELECT count(*) FROM seen WHERE expired) AS expired, ${n.now} AS now, ${pausedQueue(n)} AS paused,
-        EXISTS (SELECT 1 FROM ${n.laneMarks} m WHERE m.queue = :queue) AS marked,
-        CASE WHEN :probe::boolean OR (SELECT count(*) FROM seen) < :limit::integer THEN ${leaseEnded(n)} END AS lease_ends
+      SELECT json_build_array(f.seen, f.expired, ${now}, ${pausedQueue(n)}, EXISTS (SELECT 1 FROM ${n.laneMarks} m WHERE m.queue = :queue),
+        CASE WHEN :probe::boolean OR f.seen < :limit::integer THEN ${leaseEnded(n)} END,
+        CASE WHEN f.seen < :limit::integer THEN (
+          SELECT min(d.visible_at) FROM priorities p CROSS JOIN LATERAL (
+            SELECT w.visible_at FROM ${n.jobs} w
+            WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at > ${now} ORDER BY w.visible_at LIMIT 1
+          ) d WHERE p.priority IS NOT NULL
+        ) END,
+        (SELECT priority FROM last), (SELECT visible_at FROM last), (SELECT id FROM last))::text AS facts
+      FROM counted f
     )
-    SELECT f.seen, f.expired, f.now, f.paused, f.marked, f.lease_ends,
-      CASE WHEN f.seen < :limit::integer THEN (
-        SELECT min(d.visible_at) FROM priorities p CROSS JOIN LATERAL (
-          SELECT w.visible_at FROM ${n.jobs} w
-          WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at > ${n.now} ORDER BY w.visible_at LIMIT 1
-        ) d WHERE p.priority IS NOT NULL
-      ) END AS due_next,
-      c.order_at, c.id, c.token, ${takenNames("c.")}
-    FROM facts f LEFT JOIN (SELECT claimed.*, seen.n AS order_at FROM claimed JOIN seen USING (id)) c ON true`
+    SELECT CASE WHEN coalesce(c.k, 1) = 1 THEN f.facts END AS facts, c.id, c.token, ${takenNames("c.")}
+    FROM facts f LEFT JOIN (SELECT claimed.*, row_number() OVER (ORDER BY seen.n) AS k FROM claimed JOIN seen USING (id)) c ON true ORDER BY c.k`
   )
-  return (session, { limit, prefetch, probe, queue, visibilityMillis, worker }, monotonic = 0) =>
+  return (session, { after, limit, prefetch, probe, queue, visibilityMillis, worker }, monotonic = 0) =>
     Effect.map(
       session.execute(text, {
         queue,
@@ -101,29 +111,48 @@ const postgres: Claim = (n) => {
         free: limit,
         visibility: visibilityMillis,
         worker,
-        probe
+        probe,
+        afterPriority: after?.priority ?? null,
+        afterAt: after?.visibleAt ?? null,
+        afterId: after?.id ?? null
       }),
       (rows) => {
-        const facts = rows[0] ?? {}
-        const now = int(facts.now)
-        const leaseEnds = intOrNull(facts.lease_ends)
+        const facts = rows[0] === undefined ? noFacts : (JSON.parse(String(rows[0].facts)) as Facts)
+        const [seen, expired, now, paused, marked, leaseEnds, dueNext, ...last] = facts
         const taken = { queue, now, visibilityMillis, monotonic }
+        const [priority, visibleAt, id] = last
         return {
           rows: rows
             .filter((row) => row.id !== null)
-            .sort((a, b) => int(a.order_at) - int(b.order_at))
             .map((row) => takenRow(row, int(row.token), int(row.attempt), taken)),
-          seen: int(facts.seen),
-          expired: int(facts.expired),
+          seen,
+          expired,
           lapsed: leaseEnds !== null && leaseEnds <= now,
-          marked: bool(facts.marked),
-          paused: bool(facts.paused),
-          nextAt: earliest(leaseEnds, intOrNull(facts.due_next)),
-          now
+          marked,
+          paused,
+          nextAt: earliest(leaseEnds, dueNext),
+          now,
+          last: priority === null || visibleAt === null || id === null ? undefined : { priority, visibleAt, id }
         }
       }
     )
 }
+
+/** What a claim tells beside its rows, on the first of them or on one of its own. */
+type Facts = [
+  seen: number,
+  expired: number,
+  now: number,
+  paused: boolean,
+  marked: boolean,
+  leaseEnds: number | null,
+  dueNext: number | null,
+  priority: number | null,
+  visibleAt: number | null,
+  id: number | null
+]
+
+const noFacts: Facts = [0, 0, 0, false, false, null, null, null, null, null]
 
 const earliest = (a: number | null, b: number | null): number | null =>
   a === null ? b : b === null ? a : Math.min(a, b)

@@ -56,7 +56,7 @@ const postgres: Enqueue = (n, notify) => {
       n,
       rich ? "enqueue_keyed" : "enqueue",
       `WITH input AS MATERIALIZED (
-      SELECT i.*, ${nextval(n.jobIds)} AS id, ${n.now} AS now, ${dueAt(n, "greatest", "i.run_at", "i.delay")} AS due
+      SELECT i.*, ${nextval(n.jobIds)} AS id, ${n.now} AS now, ${dueAt(n.now, "greatest", "i.run_at", "i.delay")} AS due
       FROM unnest(:payload::text[], :priority::smallint[], :maxAttempts::integer[], :delay::bigint[], :runAt::bigint[], :expiresMillis::bigint[], :expiresAt::bigint[], :key::text[], :headers::text[]${rich ? ", :scope::text[], :window::bigint[], :place::text[]" : ""})
         WITH ORDINALITY AS i (payload, priority, max_attempts, delay, run_at, expires_ms, expires_at, dedupe_key, headers${rich ? ", dedupe_scope, dedupe_window_ms, ordering_key" : ""}, n)
     ), keys AS (
@@ -190,7 +190,7 @@ const sqlite: Enqueue = (n) => {
     "enqueue_orphan",
     `DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = :key`
   )
-  const due = dueAt(n, "max", ":runAt", ":delay")
+  const due = dueAt(n.now, "max", ":runAt", ":delay")
   const insert = statement(
     n,
     "enqueue",

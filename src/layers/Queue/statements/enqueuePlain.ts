@@ -5,7 +5,7 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { NewJob, Receipt } from "../../../services/QueueStore.js"
-import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
+import { type Names, onceNow, type PerEngine, type Session, statement } from "../../engine.js"
 import { added, dueAt } from "./holder.js"
 import { int } from "./rows.js"
 
@@ -51,9 +51,10 @@ const parameters = (n: Names, queue: string, job: NewJob) => ({
 })
 
 const postgres: EnqueuePlain = (n, notify) => {
-  const due = dueAt(n, "greatest", ":runAt::bigint", ":delay::bigint")
+  const now = onceNow(n)
+  const due = dueAt(now, "greatest", ":runAt::bigint", ":delay::bigint")
   const values = (payload: string) =>
-    `:queue, ${payload}, :priority::smallint, 0, :maxAttempts::integer, ${n.now}, ${due}, ${due}, coalesce(:expiresAt::bigint, ${due} + :expiresMillis::bigint), :expiresMillis::bigint, :headers::text`
+    `:queue, ${payload}, :priority::smallint, 0, :maxAttempts::integer, ${now}, ${due}, ${due}, coalesce(:expiresAt::bigint, ${due} + :expiresMillis::bigint), :expiresMillis::bigint, :headers::text`
   const one = statement(
     n,
     "enqueue_one",
@@ -86,7 +87,7 @@ const postgres: EnqueuePlain = (n, notify) => {
 }
 
 const sqlite: EnqueuePlain = (n) => {
-  const due = dueAt(n, "max", ":runAt", ":delay")
+  const due = dueAt(n.now, "max", ":runAt", ":delay")
   const values = (payload: string) =>
     `:queue, ${payload}, :priority, 0, :maxAttempts, ${n.now}, ${due}, ${due}, coalesce(:expiresAt, ${due} + :expiresMillis), :expiresMillis, :headers`
   const returning = "RETURNING id, due_at - enqueued_at AS wait"

@@ -9,8 +9,8 @@ import type { Names, Row, Session, Statement } from "../../engine.js"
 import { bool, int, intOrNull } from "./rows.js"
 
 /** Now plus the delay, or runAt unless it has passed. */
-export const dueAt = (n: Names, max: string, at: string, delay: string) =>
-  `CASE WHEN ${at} IS NULL THEN ${n.now} + ${delay} ELSE ${max}(${at}, ${n.now}) END`
+export const dueAt = (now: string, max: string, at: string, delay: string) =>
+  `CASE WHEN ${at} IS NULL THEN ${now} + ${delay} ELSE ${max}(${at}, ${now}) END`
 
 /** The receipt of a job that is new. */
 export const added = (id: number, dueAt: number | null, now: number): Receipt => ({
@@ -30,7 +30,7 @@ export const isSpent = (row: Row, job: NewJob): boolean => bool(row.spent) && !j
 /** Payload, headers and times of a job that nobody holds are replaced; its attempts and errors start afresh. */
 export const replaceText = (n: Names, max: string) => {
   const [at, delay] = n.engine === "sqlite" ? [":runAt", ":delay"] : [":runAt::bigint", ":delay::bigint"]
-  const due = dueAt(n, max, at, delay)
+  const due = dueAt(n.now, max, at, delay)
   const big = n.engine === "sqlite" ? "" : "::bigint"
   return `UPDATE ${n.jobs} SET payload = :payload, headers = :headers, priority = :priority, due_at = ${due},
       visible_at = CASE WHEN visible_at IS NULL THEN NULL ELSE ${due} END,

@@ -1,0 +1,224 @@
+/**
+ * The shared transaction of SQLite over a database that is a list, whose write lock others take when a script says so:
+ * each call ends once, with what became of its own write.
+ */
+import { Cause, Clock, Deferred, Effect, Exit, Fiber, TestClock, TestContext } from "effect"
+import fc from "fast-check"
+import { describe, expect, test } from "vitest"
+import type { Connection } from "../../src/layers/Database/Database.js"
+import { makeWrites } from "../../src/layers/Database/writes.js"
+import type { Session } from "../../src/layers/engine.js"
+import { StoreError, type StoreErrorReason } from "../../src/services/Errors.js"
+
+/** `slow` gives way to other fibers while its transaction is open. */
+type Kind = "ok" | "slow" | "fails" | "dies"
+
+type Step =
+  | { readonly _tag: "Write"; readonly kind: Kind; readonly alone: boolean }
+  /** Of one of the writes so far. */
+  | { readonly _tag: "Interrupt"; readonly which: number }
+  /** So many fibers' turns. */
+  | { readonly _tag: "Yield"; readonly turns: number }
+  | { readonly _tag: "Pass"; readonly millis: number }
+  /** The application has the one connection; another process has the write lock. */
+  | { readonly _tag: "Connection" | "Lock"; readonly held: boolean }
+
+const limitMillis = 500
+
+const error = (reason: StoreErrorReason, operation: string) =>
+  new StoreError({ reason, operation, message: reason, cause: undefined })
+
+/**
+ * Plays a script and answers whatever was wrong with it. `commits` says of each COMMIT whether it meets a reader of
+ * another process, as one without WAL may.
+ */
+const play = (steps: ReadonlyArray<Step>, commits: ReadonlyArray<boolean> = []) =>
+  Effect.gen(function* () {
+    const wrong: Array<string> = []
+    const committed: Array<number> = []
+    let pending: Array<number> | undefined
+    let locked = false
+    let commitNo = 0
+
+    const statements: Record<string, () => Effect.Effect<void, StoreError>> = {
+      "BEGIN IMMEDIATE": () => {
+        if (pending !== undefined) return Effect.fail(error("other", "begin within a transaction"))
+        if (locked) return Effect.fail(error("busy", "begin"))
+        pending = []
+        return Effect.void
+      },
+      COMMIT: () => {
+        if (pending === undefined) return Effect.fail(error("other", "commit of nothing"))
+        if (commits[commitNo++] === true) return Effect.fail(error("busy", "commit"))
+        committed.push(...pending)
+        pending = undefined
+        return Effect.void
+      },
+      ROLLBACK: () => {
+        if (pending === undefined) return Effect.fail(error("other", "rollback of nothing"))
+        pending = undefined
+        return Effect.void
+      }
+    }
+
+    const one = yield* Effect.makeSemaphore(1)
+    const connection = {} as Connection
+    const write = makeWrites({
+      clock: {
+        source: "process",
+        virtual: true,
+        now: Clock.currentTimeMillis,
+        monotonic: Clock.currentTimeMillis,
+        stall: () => Effect.succeed({ millis: 0, mark: 0 })
+      },
+      limitMillis,
+      use: (use) =>
+        Effect.uninterruptibleMask((restore) =>
+          Effect.zipRight(restore(one.take(1)), Effect.ensuring(use(connection), one.release(1)))
+        ),
+      session: () => Effect.succeed({} as Session),
+      run: (_, text) => Effect.suspend(() => statements[text]?.() ?? Effect.die(text))
+    })
+
+    const verb = (input: number, kind: Kind) => () => {
+      const insert = Effect.suspend(() => {
+        if (pending !== undefined) pending.push(input)
+        else if (locked) return Effect.fail(error("busy", "insert"))
+        else committed.push(input)
+        return Effect.succeed(`value ${input}`)
+      })
+      if (kind === "slow") return Effect.zipLeft(insert, Effect.repeatN(Effect.yieldNow(), 3))
+      if (kind === "ok") return insert
+      // After it has written
+      const fails = kind === "fails" ? Effect.fail(error("constraint", `error ${input}`)) : Effect.die(`defect ${input}`)
+      return Effect.suspend(() => {
+        pending?.push(input)
+        return fails
+      })
+    }
+
+    const calls: Array<{
+      readonly fiber: Fiber.RuntimeFiber<string, StoreError>
+      readonly kind: Kind
+      readonly began: number
+      ended: number
+      interrupted: boolean
+    }> = []
+    const start = (kind: Kind, alone: boolean) =>
+      Effect.gen(function* () {
+        const input = calls.length
+        const began = yield* Clock.currentTimeMillis
+        // One that waits for ever must not keep the test waiting
+        const fiber = yield* Effect.forkDaemon(write("write", verb(input, kind), alone ? "statement" : undefined))
+        const call = { fiber, kind, began, ended: -1, interrupted: false }
+        calls.push(call)
+        fiber.addObserver(() => {
+          call.ended = now
+        })
+      })
+
+    let now = 0
+    const pass = (millis: number) =>
+      Effect.gen(function* () {
+        for (let left = millis; left > 0; left -= 5) {
+          yield* TestClock.adjust(5)
+          now += 5
+        }
+      })
+
+    let app: Deferred.Deferred<void> | undefined
+    for (const step of steps) {
+      if (step._tag === "Write") yield* start(step.kind, step.alone)
+      else if (step._tag === "Yield") yield* Effect.repeatN(Effect.yieldNow(), step.turns)
+      else if (step._tag === "Pass") yield* pass(step.millis)
+      else if (step._tag === "Lock") {
+        // Another process cannot take it while a transaction of ours is open
+        if (pending === undefined) locked = step.held
+      } else if (step._tag === "Connection") {
+        if (app !== undefined) yield* Deferred.succeed(app, undefined)
+        app = step.held ? yield* Deferred.make<void>() : undefined
+        if (app !== undefined) yield* Effect.forkDaemon(one.withPermits(1)(Deferred.await(app)))
+      } else if (calls.length > 0) {
+        const call = calls[step.which % calls.length]
+        if (call === undefined) continue
+        call.interrupted = true
+        yield* Fiber.interruptFork(call.fiber)
+      }
+    }
+    if (app !== undefined) yield* Deferred.succeed(app, undefined)
+    // Whoever waits for the lock meets its limit
+    yield* pass(2 * limitMillis)
+    locked = false
+    yield* start("ok", false)
+    yield* pass(50)
+
+    for (const [input, { began, ended, fiber, interrupted, kind }] of calls.entries()) {
+      const times = committed.filter((each) => each === input).length
+      const exit = fiber.unsafePoll()
+      if (times > 1) wrong.push(`${input} was written ${times} times`)
+      if (exit === null) {
+        wrong.push(`${input} waits for ever`)
+        continue
+      }
+      if (Exit.isSuccess(exit)) {
+        if (exit.value !== `value ${input}`) wrong.push(`${input} got ${exit.value}`)
+        if (times !== 1) wrong.push(`${input} was answered and is not there`)
+        continue
+      }
+      if (Cause.isInterrupted(exit.cause)) {
+        if (!interrupted) wrong.push(`${input} was interrupted, and nobody had asked for it`)
+        continue
+      }
+      if (times !== 0) wrong.push(`${input} failed and is there: ${exit}`)
+      const failure = Cause.squash(exit.cause)
+      const busy = failure instanceof StoreError && failure.reason === "busy"
+      // The time it waited for the lock began after the call did
+      if (busy && (ended - began < limitMillis || ended - began > 3 * limitMillis))
+        wrong.push(`${input} was given up after ${ended - began} ms`)
+      const own = kind === "fails" ? `error ${input}` : `defect ${input}`
+      const says = failure instanceof StoreError ? failure.operation : String(failure)
+      if (!busy && (kind === "ok" || kind === "slow" || says !== own)) wrong.push(`${input} failed with ${says}`)
+    }
+    if (calls.at(-1)?.fiber.unsafePoll()?._tag !== "Success") wrong.push("the last one was not done")
+    if (pending !== undefined) wrong.push("a transaction was left open")
+    if (committed.some((input, index) => index > 0 && input < (committed[index - 1] as number)))
+      wrong.push(`not in the order of arrival: ${committed}`)
+    return wrong
+  }).pipe(Effect.provide(TestContext.TestContext), Effect.runPromise)
+
+const anyWrite: fc.Arbitrary<Step> = fc.record({
+  _tag: fc.constant("Write" as const),
+  kind: fc.constantFrom<Kind>("ok", "ok", "slow", "fails", "dies"),
+  alone: fc.boolean()
+})
+
+const rests: ReadonlyArray<fc.Arbitrary<Step>> = [
+  fc.record({ _tag: fc.constant("Yield" as const), turns: fc.nat(6) }),
+  fc.record({ _tag: fc.constant("Pass" as const), millis: fc.constantFrom(5, 40, 300) })
+]
+
+const connection: fc.Arbitrary<Step> = fc.record({ _tag: fc.constant("Connection" as const), held: fc.boolean() })
+const lock: fc.Arbitrary<Step> = fc.record({ _tag: fc.constant("Lock" as const), held: fc.boolean() })
+const interrupt: fc.Arbitrary<Step> = fc.record({ _tag: fc.constant("Interrupt" as const), which: fc.nat(20) })
+
+const script = (...others: ReadonlyArray<fc.Arbitrary<Step>>) =>
+  fc.array(fc.oneof({ weight: 3, arbitrary: anyWrite }, ...rests, connection, ...others), {
+    minLength: 1,
+    maxLength: 24
+  })
+
+const check = (steps: fc.Arbitrary<ReadonlyArray<Step>>, commits: fc.Arbitrary<ReadonlyArray<boolean>>) =>
+  fc.assert(
+    fc.asyncProperty(steps, commits, async (steps, commits) => {
+      expect((await play(steps, commits)).join("\n")).toBe("")
+    }),
+    { numRuns: 500 }
+  )
+
+describe("G190, G191, G192: writes that share a transaction", () => {
+  test("a", () => check(script(interrupt), fc.constant([])))
+  test("b", () => check(script(lock), fc.constant([])))
+  test("c", () => check(script(interrupt, lock), fc.constant([])))
+  test("d", () => check(script(lock), fc.array(fc.boolean(), { maxLength: 6 })))
+  test("e", () => check(script(lock, interrupt), fc.array(fc.boolean(), { maxLength: 6 })))
+})
