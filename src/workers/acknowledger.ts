@@ -7,7 +7,7 @@ import { outageRetry } from "../schedule/Polling.js"
 import type { StoreError } from "../services/Errors.js"
 import { errorsOf, jobError } from "../services/History.js"
 import type { Settlement, SettleOutcome } from "../services/Settlement.js"
-import { forget, type Held, jobRef, type WorkerState } from "./held.js"
+import { forget, type Held, type WorkerState } from "./held.js"
 
 /** Half a thousand rows per statement is where more stops paying. */
 const batchSize = 500
@@ -20,7 +20,7 @@ export const explains = (before: Settlement | undefined, outcome: SettleOutcome)
 
 /** A job has been settled: the worker's books, and its events. */
 export const conclude = (state: WorkerState, held: Held, settlement: Settlement): void => {
-  const job = jobRef(held.row)
+  const job = held.ref
   forget(state, held)
   switch (settlement._tag) {
     case "Ack":
@@ -58,7 +58,7 @@ const answered = (state: WorkerState, held: Held, outcome: SettleOutcome): void 
   }
   forget(state, held)
   state.counters.lost++
-  state.publish({ _tag: "LeaseLost", job: jobRef(held.row) })
+  state.publish({ _tag: "LeaseLost", job: held.ref })
 }
 
 /** The same transition with nothing in it that a database could refuse. */

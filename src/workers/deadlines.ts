@@ -6,7 +6,7 @@ import { Effect, Exit } from "effect"
 import { sleepMillis } from "../schedule/Polling.js"
 import * as Settlement from "../services/Settlement.js"
 import { decide } from "./decide.js"
-import { databaseNow, forget, type Held, jobRef, offerSettle, type Run, type WorkerState } from "./held.js"
+import { databaseNow, forget, type Held, offerSettle, type Run, type WorkerState } from "./held.js"
 import { stop } from "./interrupt.js"
 
 const never = Number.POSITIVE_INFINITY
@@ -40,7 +40,7 @@ const freeSlot = (state: WorkerState, run: Run) => {
 const giveUp = (state: WorkerState, held: Held, run: Run) =>
   Effect.gen(function* () {
     const lost = held.phase === "lost"
-    state.publish({ _tag: "Stuck", job: jobRef(held.row) })
+    state.publish({ _tag: "Stuck", job: held.ref })
     yield* freeSlot(state, run)
     if (!lost && held.stop !== "unreachable") {
       const now = yield* databaseNow(state, held.row)
@@ -73,7 +73,7 @@ const look = (state: WorkerState, held: Held, now: number, frozen: Effect.Effect
       return next()
     }
     if (run.startedAt + state.policy.timeoutMillis <= now) {
-      state.publish({ _tag: "TimedOut", job: jobRef(held.row) })
+      state.publish({ _tag: "TimedOut", job: held.ref })
       return stop(state, held, "timeout", now)
     }
     // The lease could not be renewed in time. While this process itself keeps everybody out, nobody can take the job
@@ -82,7 +82,7 @@ const look = (state: WorkerState, held: Held, now: number, frozen: Effect.Effect
       return
     }
     state.counters.lost++
-    state.publish({ _tag: "LeaseLost", job: jobRef(held.row) })
+    state.publish({ _tag: "LeaseLost", job: held.ref })
     stop(state, held, "unreachable", now)
   })
 

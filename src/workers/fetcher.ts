@@ -33,37 +33,9 @@ export interface Starter {
   readonly start: () => void
 }
 
-/** So many handlers that end at once are called before others of the worker's fibers have a turn. */
-const atOnce = 32
-
-/**
- * A job runs in the call that starts it until its handler waits for something. One that never waits has ended by then,
- * and asks for the next to be started: the loop that started it goes on instead.
- */
 export const makeStarter = (state: WorkerState, perform: Perform, fork: JobFork): Starter => {
-  let starting = false
-  let later = false
-  const again = Effect.sync(() => {
-    later = false
-    start()
-  })
   const start = () => {
-    if (starting || later) return
-    starting = true
-    try {
-      startSome()
-    } finally {
-      starting = false
-    }
-  }
-  const startSome = () => {
-    let started = 0
     while (state.running < state.policy.concurrency) {
-      if (started++ === atOnce) {
-        later = true
-        Effect.runFork(Effect.zipRight(Effect.yieldNow(), again))
-        return
-      }
       const members = nextMembers(state)
       if (members.length === 0) return
       const run = makeRun(members)

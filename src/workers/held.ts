@@ -27,6 +27,8 @@ export interface Run {
 
 export interface Held {
   readonly row: ClaimedRow
+  /** What events call it. */
+  readonly ref: JobRef
   /** `buffered`, then `running`, then `settling`; `lost` and `stuck` leave the handler to itself. */
   phase: "buffered" | "running" | "settling" | "lost" | "stuck"
   /** From its start on. */
@@ -121,6 +123,7 @@ export const jobRef = (row: ClaimedRow): JobRef => ({
 
 export const makeHeld = (row: ClaimedRow): Held => ({
   row,
+  ref: jobRef(row),
   phase: "buffered",
   run: undefined,
   ripe: false,

@@ -2,7 +2,7 @@
  * Why and when the runtime itself interrupts a handler. One that has several jobs is interrupted when none of them
  * wants it any more: the loss of one job is not the others'.
  */
-import { arm, forget, type Held, jobRef, type WorkerState } from "./held.js"
+import { arm, forget, type Held, type WorkerState } from "./held.js"
 
 const interrupt = (state: WorkerState, held: Held, now: number): void => {
   const { run } = held
@@ -25,7 +25,7 @@ export const lose = (state: WorkerState, held: Held, now: number): void => {
   const { phase } = held
   if (phase === "lost" || phase === "stuck") return
   state.counters.lost++
-  state.publish({ _tag: "LeaseLost", job: jobRef(held.row) })
+  state.publish({ _tag: "LeaseLost", job: held.ref })
   if (phase === "buffered") {
     state.buffer.splice(state.buffer.indexOf(held), 1)
     forget(state, held)

@@ -47,6 +47,6 @@ export const makeJobFork = <R>(runtime: Runtime.Runtime<R>, queue: string, worke
         value: annotations
       })
     })
-    return Runtime.runFork(own, life(scope))
+    return Runtime.runFork(own, life(scope), { immediate: false })
   }
 }

@@ -7,7 +7,7 @@ import * as Heartbeat from "../schedule/Heartbeat.js"
 import { renewalRetry } from "../schedule/Renewal.js"
 import type { RenewOutcome } from "../services/QueueStore.js"
 import { look, noteCancelled } from "./controller.js"
-import { arm, type Held, jobRef, type WorkerState } from "./held.js"
+import { arm, type Held, type WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
 
 const batchSize = 1_000
@@ -81,7 +81,7 @@ const watchLoop = (state: WorkerState) =>
     state.stallMark = mark
     const recent = state.recent.splice(0)
     if (millis < blockedMillis) return Effect.void
-    const running = [...state.held.values()].filter((held) => held.phase === "running").map((held) => jobRef(held.row))
+    const running = [...state.held.values()].filter((held) => held.phase === "running").map((held) => held.ref)
     const jobs = [...running, ...recent.slice(-20)]
     state.publish({ _tag: "EventLoopBlocked", millis, jobs })
     return Effect.logWarning(

@@ -6,7 +6,7 @@ import type { SettleError } from "../services/Errors.js"
 import { leaseLost, makeJob } from "../services/handle.js"
 import type { Job } from "../services/Job.js"
 import * as Settlement from "../services/Settlement.js"
-import { databaseNow, type Held, jobRef, offerSettle, type Run, type WorkerState } from "./held.js"
+import { databaseNow, type Held, offerSettle, type Run, type WorkerState } from "./held.js"
 import { inTransaction } from "./transactional.js"
 
 /** The handler for a payload, or undefined when there is none for its tag. */
@@ -56,7 +56,7 @@ export const unreadable = (state: WorkerState, run: Run, held: Held, reason: str
   Effect.map(databaseNow(state, held.row), (now) => {
     if (held.phase !== "running") return
     run.members.splice(run.members.indexOf(held), 1)
-    state.publish({ _tag: "Undecodable", job: jobRef(held.row), reason })
+    state.publish({ _tag: "Undecodable", job: held.ref, reason })
     offerSettle(state, held, Settlement.undecodable(held.row, now, reason))
   })
 

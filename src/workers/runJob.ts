@@ -6,7 +6,7 @@ import { Cause, Effect, Exit, Scope } from "effect"
 import * as Settlement from "../services/Settlement.js"
 import { conclude } from "./acknowledger.js"
 import { decide } from "./decide.js"
-import { arm, databaseNow, forget, type Held, jobRef, offerSettle, type Run, type WorkerState } from "./held.js"
+import { arm, databaseNow, forget, type Held, offerSettle, type Run, type WorkerState } from "./held.js"
 import type { Perform } from "./perform.js"
 
 /** Ended jobs that are remembered for the next look at the event loop. */
@@ -69,7 +69,7 @@ const ended = (
   state.running--
   const others: Array<Held> = []
   for (const held of run.members) {
-    if (state.recent.push(jobRef(held.row)) > 2 * keptRecent) state.recent.splice(0, keptRecent)
+    if (state.recent.push(held.ref) > 2 * keptRecent) state.recent.splice(0, keptRecent)
     const lost = held.phase === "lost"
     held.phase = "settling"
     if (lost) forget(state, held)
@@ -95,7 +95,7 @@ const begin = (state: WorkerState, run: Run, now: number): void => {
   for (const held of run.members) {
     arm(state, Math.min(now + timeoutMillis, held.deadline - marginMillis))
     state.telemetry.started(held.row, now)
-    state.publish({ _tag: "Started", job: jobRef(held.row) })
+    state.publish({ _tag: "Started", job: held.ref })
   }
 }
 
