@@ -17,6 +17,7 @@ import * as SqlQueue from "./layers/Queue/SqlQueue.js"
 import * as SqlSchedules from "./layers/Schedules/SqlSchedules.js"
 import { storeError } from "./layers/storeError.js"
 import * as SqlTransfer from "./layers/Transfer/SqlTransfer.js"
+import { noNotifier } from "./layers/Wake/PgNotifier.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import * as SqliteWake from "./layers/Wake/SqliteWake.js"
 import { busyRetry } from "./schedule/Polling.js"
@@ -46,7 +47,7 @@ export interface Options {
   readonly scheduler?: boolean | undefined
   /**
    * `PRAGMA busy_timeout` of the client: how long a statement blocks the event loop for the write lock. Short, because
-   * the driver waits synchronously; the library then waits on without blocking. Default 10 ms.
+   * the driver waits synchronously; the library then waits on without blocking. Default 5 ms.
    */
   readonly busyTimeout?: Duration.DurationInput | undefined
   /** How long a call waits for the write lock in all before it fails with a `StoreError` (`busy`). Default 5 s. */
@@ -84,7 +85,7 @@ const wakeLayer = (filename: string, names: Names, options: Options): Layer.Laye
 /** @internal */
 export const services = (db: Database): Layer.Layer<Queue | Lock | Schedules | Transfer, never, Wake | Clock> =>
   Layer.mergeAll(
-    SqlQueue.layer(db, { notify: false }),
+    SqlQueue.layer(db, { notify: false, notifier: noNotifier }),
     SqlLock.layer(db),
     SqlSchedules.layer(db, { notify: false }),
     SqlTransfer.layer(db, { notify: false })
@@ -103,7 +104,7 @@ const make = (options: Options, seams: Seams) =>
     const prefix = yield* checkPrefix(options.namespace ?? "_alkstore_")
     const clock = yield* makeClock("process", seams.virtualTime)
     const settings: SqliteSettings = {
-      busyTimeout: options.busyTimeout ?? 10,
+      busyTimeout: options.busyTimeout ?? 5,
       busyLimit: options.busyLimit ?? "5 seconds",
       synchronous: options.synchronous ?? "NORMAL"
     }

@@ -103,7 +103,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       })
     }
 
-    const gathered = makeGather(db, verbs)
+    const gathered = makeGather(db, verbs, options.notifier)
 
     const place = (queue: string, jobs: ReadonlyArray<NewJob>) => {
       const extent = db.names.engine === "sqlite" ? isOneStatement(jobs) : needsTransaction(jobs)

@@ -5,9 +5,11 @@
 import { Cause, Effect, Exit, Option } from "effect"
 import type { StoreError, TransactionOpen } from "../../services/Errors.js"
 import type { NewJob, Receipt } from "../../services/QueueStore.js"
+import { queueTopic } from "../../services/Wake.js"
 import type { Database } from "../Database/Database.js"
 import { type Call, makeGroup } from "../Database/group.js"
 import type { Session } from "../engine.js"
+import type { Notifier } from "../Wake/PgNotifier.js"
 import { isPlain } from "./statements/enqueuePlain.js"
 import type { Verbs } from "./verbs.js"
 
@@ -56,7 +58,7 @@ const byQueue = (calls: Calls): ReadonlyArray<Calls> => {
 /** Errors that say nothing about what was sent. */
 const isOfConnection = ({ reason }: StoreError): boolean => reason === "connection" || reason === "timeout"
 
-export const makeGather = (db: Database, verbs: Verbs) => {
+export const makeGather = (db: Database, verbs: Verbs, notifier: Notifier) => {
   const alone = (session: Session, { end, input }: Calls[number]) =>
     Effect.map(Effect.exit(verbs.enqueue(session, input.queue, input.jobs)), end)
 
@@ -65,8 +67,11 @@ export const makeGather = (db: Database, verbs: Verbs) => {
     const [first] = calls
     if (first === undefined) return Effect.void
     const jobs = calls.length === 1 ? first.input.jobs : calls.flatMap(({ input }) => input.jobs)
-    return Effect.matchCauseEffect(verbs.enqueue(session, first.input.queue, jobs), {
+    const { queue } = first.input
+    const tells = notifier.ready()
+    return Effect.matchCauseEffect((tells ? verbs.enqueueQuietly : verbs.enqueue)(session, queue, jobs), {
       onSuccess: (receipts) => {
+        if (tells) notifier.tell(queueTopic(queue))
         let from = 0
         for (const { end, input } of calls) {
           end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
