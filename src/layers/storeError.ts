@@ -87,3 +87,10 @@ export const storeError = (
         message: `${operation}: ${[advice[reason], textOf(innermost(error))].filter(Boolean).join(": ")}`,
         cause: error
       })
+
+/** The answer to a statement was lost after it was sent: what it did may stand. */
+export const isUncertain = (error: StoreError): boolean => {
+  if (error.operation === connecting || error.operation === "begin") return false
+  const code = (error.cause as { code?: unknown } | undefined)?.code
+  return error.reason === "connection" || (error.reason === "timeout" && typeof code !== "string")
+}

@@ -1,9 +1,8 @@
 /** Transactions of the application, bad rows and other processes beside the library's own work. */
-import { SqlClient } from "@effect/sql"
 import { Queue, transaction, Wake } from "alkstore"
 import { Deferred, Effect, Fiber, Layer, TestClock } from "effect"
 import { expect } from "vitest"
-import { claimOne, deadRows, freshQueue, live, liveRows, type Suite, sweep, virtual } from "./support.js"
+import { claimOne, deadRows, freshQueue, live, liveRows, refuse, type Suite, sweep, virtual } from "./support.js"
 import { numbers } from "./workerSupport.js"
 
 /** Holds a transaction open around what is done beside it. */
@@ -23,20 +22,6 @@ const whileOpen = <A, E, R, B, E2, R2>(inside: Effect.Effect<A, E, R>, beside: E
     yield* Fiber.join(open)
     return answer
   })
-
-/** Rows of a table that meet a condition (on NEW) cannot be written any more. */
-const refuse = (engine: "postgres" | "sqlite", name: string, table: string, condition: string) =>
-  Effect.flatMap(SqlClient.SqlClient, (sql) =>
-    Effect.forEach(
-      engine === "postgres"
-        ? [
-            `CREATE FUNCTION ${name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF ${condition} THEN RAISE EXCEPTION 'boom'; END IF; RETURN NEW; END $$`,
-            `CREATE TRIGGER ${name} BEFORE INSERT ON ${table} FOR EACH ROW EXECUTE FUNCTION ${name}()`
-          ]
-        : [`CREATE TRIGGER ${name} BEFORE INSERT ON ${table} WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'boom'); END`],
-      (text) => sql.unsafe(text)
-    )
-  )
 
 export const besideSuite: Suite = (engine, options) => {
   virtual(engine, options, "a row that cannot be moved", (it) => {

@@ -8,6 +8,7 @@ import { dedupeOptionsSuite } from "./dedupeOptions.js"
 import { enqueueSuite } from "./enqueue.js"
 import { errorsSuite } from "./errors.js"
 import { expirySuite } from "./expiry.js"
+import { groupCommitSuite } from "./groupCommit.js"
 import { introspectionSuite } from "./introspection.js"
 import { leaseSuite } from "./lease.js"
 import { lockSuite } from "./lock.js"
@@ -49,6 +50,7 @@ const suites: ReadonlyArray<Suite> = [
   expirySuite,
   errorsSuite,
   transactionSuite,
+  groupCommitSuite,
   lockSuite,
   wakeSuite,
   namespaceSuite

@@ -1,4 +1,5 @@
 /** What the suites share: an engine's Layer in two kinds of time, queues of a test's own, and looks at the rows. */
+import { SqlClient } from "@effect/sql"
 import { layer, type Vitest } from "@effect/vitest"
 import { Queue } from "alkstore"
 import { Effect, Schema } from "effect"
@@ -95,3 +96,17 @@ export const failsWith = <A, E extends { readonly _tag: string }, R, Tag extends
       return error as Extract<E, { readonly _tag: Tag }>
     }
   })
+
+/** Rows of a table that meet a condition (on NEW) cannot be written any more. */
+export const refuse = (engine: "postgres" | "sqlite", name: string, table: string, condition: string) =>
+  Effect.flatMap(SqlClient.SqlClient, (sql) =>
+    Effect.forEach(
+      engine === "postgres"
+        ? [
+            `CREATE FUNCTION ${name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF ${condition} THEN RAISE EXCEPTION 'boom'; END IF; RETURN NEW; END $$`,
+            `CREATE TRIGGER ${name} BEFORE INSERT ON ${table} FOR EACH ROW EXECUTE FUNCTION ${name}()`
+          ]
+        : [`CREATE TRIGGER ${name} BEFORE INSERT ON ${table} WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'boom'); END`],
+      (text) => sql.unsafe(text)
+    )
+  )

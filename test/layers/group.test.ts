@@ -1,5 +1,5 @@
 /** Calls that share a run: in every mixture of calls, interrupts and runs that fail, each ends once and nobody waits for ever. */
-import { Cause, Deferred, Effect, Exit, Fiber } from "effect"
+import { Cause, Deferred, Effect, Exit, Fiber, FiberId, TestContext } from "effect"
 import fc from "fast-check"
 import { describe, expect, test } from "vitest"
 import { makeGroup, type Waiting } from "../../src/layers/Database/group.js"
@@ -152,7 +152,7 @@ const play = (runs: ReadonlyArray<Run>, steps: ReadonlyArray<Step>) =>
       else if (fibers.length > 0) {
         const which = step.which % fibers.length
         interrupted.add(which)
-        yield* Fiber.interruptFork(fibers[which] as Fiber.RuntimeFiber<string, string>)
+        yield* Fiber.interruptAsFork(fibers[which] as Fiber.RuntimeFiber<string, string>, FiberId.none)
       }
     }
 
@@ -174,7 +174,8 @@ const play = (runs: ReadonlyArray<Run>, steps: ReadonlyArray<Step>) =>
       const cut = Exit.isFailure(exit) && Cause.isInterrupted(exit.cause)
       const expected = [ends.get(input), failed.get(input)?.exit, refused.get(input)].filter((end) => end !== undefined)
       if (cut && !interrupted.has(input)) wrong.push(`${input} was interrupted, and nobody had asked for it`)
-      if (!cut && !expected.some((end) => String(end) === String(exit))) wrong.push(`${input} ended with ${exit}, expected ${expected}`)
+      if (!cut && !expected.some((end) => String(end) === String(exit)))
+        wrong.push(`${input} ended with ${exit}, expected ${expected}`)
     }
     if (ends.get(fibers.length - 1)?._tag !== "Success") wrong.push("the last one was not done")
 
@@ -200,20 +201,78 @@ const anyStep: fc.Arbitrary<Step> = fc.oneof(
   { weight: 3, arbitrary: fc.record({ _tag: fc.constant("Rest" as const), turns: small }) }
 )
 
-const endings: ReadonlyArray<Ending> = ["each", "own", "fails", "dies", "unready", "broken", "half", "later"]
+const scripts = (endings: ReadonlyArray<Ending>, steps: ReadonlyArray<Step["_tag"]>) =>
+  fc.tuple(
+    fc.array(anyRun(endings), { maxLength: 8 }),
+    fc.array(
+      anyStep.filter(({ _tag }) => steps.includes(_tag)),
+      { minLength: 1, maxLength: 24 }
+    )
+  )
 
-const anyScript = fc.tuple(
-  fc.array(anyRun(endings), { maxLength: 8 }),
-  fc.array(anyStep, { minLength: 1, maxLength: 24 })
-)
+const check = (script: fc.Arbitrary<[ReadonlyArray<Run>, ReadonlyArray<Step>]>) =>
+  fc.assert(
+    fc.asyncProperty(script, async ([runs, steps]) => {
+      expect((await play(runs, steps)).join("\n")).toBe("")
+    }),
+    { numRuns: 2_000 }
+  )
 
-describe("G190, G191, G192: calls that share a run", () => {
-  test("end once each, in order, and keep the lead, whatever is interrupted and whatever fails", () =>
-    fc.assert(
-      fc.asyncProperty(anyScript, async ([runs, steps]) => {
-        expect((await play(runs, steps)).join("\n")).toBe("")
-      }),
-      { numRuns: 3_000 }
+describe("calls that share a run", () => {
+  test("end once each, in order, and keep the lead, whatever is interrupted (G190, G191, G192)", () =>
+    check(scripts(["each", "own", "unready", "broken"], ["Call", "Interrupt", "Rest"])))
+
+  test("and whatever fails (G190, G192)", () =>
+    check(
+      scripts(["each", "own", "fails", "dies", "unready", "broken", "half", "later"], ["Call", "Interrupt", "Rest"])
     ))
+
+  test("in every order of few steps, with runs that wait before they take and before they end (G191)", async () => {
+    const steps: ReadonlyArray<Step> = [
+      { _tag: "Call" },
+      { _tag: "Interrupt", which: 0 },
+      { _tag: "Interrupt", which: 1 },
+      { _tag: "Rest", turns: 0 },
+      { _tag: "Rest", turns: 2 }
+    ]
+    const orders = (length: number): ReadonlyArray<ReadonlyArray<Step>> =>
+      length === 0 ? [[]] : orders(length - 1).flatMap((rest) => steps.map((step) => [...rest, step]))
+    const run: Run = { before: 1, most: 2, during: 1, ending: "own" }
+    for (const order of orders(4)) {
+      const script: ReadonlyArray<Step> = [{ _tag: "Call" }, { _tag: "Call" }, ...order]
+      const wrong = await play([run, run, run], script)
+      expect([...wrong, JSON.stringify(script)]).toEqual([JSON.stringify(script)])
+    }
+  })
+
+  test("all that are ready come into one, all that come meanwhile into the next; nobody waits for a timer", () =>
+    Effect.gen(function* () {
+      const sizes: Array<number> = []
+      const gate = yield* Deferred.make<void>()
+      const call = makeGroup<number, number, never>((waiting) =>
+        Effect.uninterruptible(
+          Effect.suspend(() => {
+            const calls = waiting.take()
+            sizes.push(calls.length)
+            return Effect.map(sizes.length === 1 ? Deferred.await(gate) : Effect.void, () => {
+              for (const { end, input } of calls) end(Exit.succeed(input))
+            })
+          })
+        )
+      )
+      const several = (from: number) =>
+        Effect.forEach([0, 1, 2, 3, 4], (n) => call(from + n), { concurrency: "unbounded" })
+      const first = yield* Effect.fork(several(0))
+      while (sizes.length === 0) yield* Effect.yieldNow()
+      const second = yield* Effect.fork(several(5))
+      yield* turns(20)
+      expect(sizes).toEqual([5])
+      yield* Deferred.succeed(gate, undefined)
+      expect(yield* Fiber.join(first)).toEqual([0, 1, 2, 3, 4])
+      expect(yield* Fiber.join(second)).toEqual([5, 6, 7, 8, 9])
+      expect(sizes).toEqual([5, 5])
+      // A clock whose sleeps never end is no hindrance
+      yield* Effect.forEach([10, 11, 12], call)
+      expect(sizes).toEqual([5, 5, 1, 1, 1])
+    }).pipe(Effect.provide(TestContext.TestContext), Effect.runPromise))
 })
-void Deferred

@@ -5,7 +5,7 @@
  *
  * A call that is interrupted before its run begins has never been made; after that the interrupt waits for the run.
  */
-import { type Cause, Effect, Exit } from "effect"
+import { Cause, Effect, Exit } from "effect"
 
 export interface Call<I, A, E> {
   readonly input: I
@@ -75,7 +75,10 @@ export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) =>
     },
     giveBack: () => {
       const back = current.filter(({ exit }) => exit === undefined)
-      for (const entry of back) entry.taken = false
+      for (const entry of back) {
+        entry.taken = false
+        entry.wake?.()
+      }
       queue = [...back, ...queue]
       current = []
     },
@@ -97,6 +100,8 @@ export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) =>
   }
 
   const give = (entry: Entry<I, A, E>, cause: Cause.Cause<E>): Effect.Effect<A, E> => {
+    // Of its leader's interrupt nobody else fails: what is still to be done waits for another
+    if (Cause.isInterrupted(cause)) waiting.giveBack()
     for (const other of current) if (other.exit === undefined) other.end(Exit.failCause(cause))
     queue = queue.filter((other) => other !== entry)
     passOn()
@@ -126,13 +131,17 @@ export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) =>
   ): Effect.Effect<A, E> =>
     Effect.matchCauseEffect(restore(changed(entry, () => entry.exit !== undefined || entry.leads)), {
       onFailure: (cause) => {
-        if (entry.taken) {
-          const over = changed(entry, () => entry.exit !== undefined)
-          return Effect.zipRight(over, Effect.failCause(cause))
+        const leave = (): Effect.Effect<never, E> => {
+          if (entry.taken && entry.exit === undefined)
+            return Effect.flatMap(
+              changed(entry, () => entry.exit !== undefined || !entry.taken),
+              leave
+            )
+          queue = queue.filter((other) => other !== entry)
+          if (entry.leads) passOn()
+          return Effect.failCause(cause)
         }
-        queue = queue.filter((other) => other !== entry)
-        if (entry.leads) passOn()
-        return Effect.failCause(cause)
+        return leave()
       },
       onSuccess: () => entry.exit ?? lead(entry, fiber, restore)
     })

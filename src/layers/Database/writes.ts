@@ -47,10 +47,13 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
   /** Ends in a transaction that is open. Fails when it has met another writer, and is still to be done. */
   const single = (connection: Connection, own: Session, { end, input }: Call<Write, unknown, StoreError>) =>
     Effect.exit(
-      Effect.matchCauseEffect(input.verb(own), {
-        onFailure: (cause) => Effect.zipRight(rollback(connection), Effect.failCause(cause)),
-        onSuccess: (value) => Effect.as(commit(connection, input.operation), value)
-      })
+      Effect.matchCauseEffect(
+        Effect.suspend(() => input.verb(own)),
+        {
+          onFailure: (cause) => Effect.zipRight(rollback(connection), Effect.failCause(cause)),
+          onSuccess: (value) => Effect.as(commit(connection, input.operation), value)
+        }
+      )
     ).pipe(
       Effect.flatMap((exit): Effect.Effect<void, StoreError> => {
         if (isBusy(exit)) return Effect.asVoid(exit)
@@ -70,7 +73,7 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
     Effect.gen(function* (): Effect.fn.Return<void, StoreError> {
       const exits: Array<Exit.Exit<unknown, StoreError>> = []
       for (const { input } of calls) {
-        const exit = yield* Effect.exit(input.verb(own))
+        const exit = yield* Effect.exit(Effect.suspend(() => input.verb(own)))
         if (Exit.isFailure(exit)) {
           yield* rollback(connection)
           return yield* oneByOne(connection, own, calls)
@@ -79,8 +82,10 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
       }
       const committed = yield* Effect.exit(commit(connection, "commit"))
       if (isBusy(committed)) return yield* Effect.asVoid(committed)
+      // A constraint that is checked at the end may be of one of them
+      if (Exit.isFailure(committed)) return yield* oneByOne(connection, own, calls)
       calls.forEach((call, index) => {
-        call.end(Exit.isSuccess(committed) ? (exits[index] as Exit.Exit<unknown>) : committed)
+        call.end(exits[index] as Exit.Exit<unknown>)
       })
     })
 
@@ -94,9 +99,12 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
   /** No transaction around a single statement. Until it is done it is not taken. */
   const statement = (connection: Connection, waiting: Writes, { verb }: Write) =>
     Effect.flatMap(session(connection), (own) =>
-      Effect.map(verb(own), (value) => {
-        for (const call of waiting.take(() => false)) call.end(Exit.succeed(value))
-      })
+      Effect.map(
+        Effect.suspend(() => verb(own)),
+        (value) => {
+          for (const call of waiting.take(() => false)) call.end(Exit.succeed(value))
+        }
+      )
     )
 
   const turn = (waiting: Writes, first: Write) =>

@@ -15,7 +15,7 @@ import {
 } from "../../services/QueueStore.js"
 import type { ClaimedRow } from "../../services/Settlement.js"
 import { type Database, detached, type Refused, type Verb } from "../Database/Database.js"
-import { connecting } from "../storeError.js"
+import { isUncertain } from "../storeError.js"
 import { makeExpire } from "./expire.js"
 import { gathers, makeGather } from "./gather.js"
 import { makeLapse } from "./lapse.js"
@@ -29,13 +29,6 @@ import type { SqlQueueOptions, Verbs } from "./verbs.js"
 
 /** Rounds of moving spent rows out of the way within one claim. */
 const maxRounds = 10
-
-/** The answer to an enqueue was lost after it was sent: it may stand. */
-const isUncertain = (error: StoreError): boolean => {
-  if (error.operation === connecting || error.operation === "begin") return false
-  const code = (error.cause as { code?: unknown } | undefined)?.code
-  return error.reason === "connection" || (error.reason === "timeout" && typeof code !== "string")
-}
 
 /** An `expires` instant at or before the job's due time is refused: only the database knows its own now. */
 const checkExpiry =

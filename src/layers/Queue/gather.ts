@@ -3,12 +3,14 @@
  * notification. On SQLite writes of all kinds share their transaction: see `Database/writes`.
  */
 import { Cause, Effect, Exit, Option } from "effect"
+import { conflictRetry } from "../../schedule/Polling.js"
 import type { StoreError, TransactionOpen } from "../../services/Errors.js"
 import type { NewJob, Receipt } from "../../services/QueueStore.js"
 import { queueTopic } from "../../services/Wake.js"
 import type { Database } from "../Database/Database.js"
 import { type Call, makeGroup } from "../Database/group.js"
 import type { Session } from "../engine.js"
+import { connecting, isUncertain, storeError } from "../storeError.js"
 import type { Notifier } from "../Wake/PgNotifier.js"
 import { isPlain } from "./statements/enqueuePlain.js"
 import type { Verbs } from "./verbs.js"
@@ -55,49 +57,62 @@ const byQueue = (calls: Calls): ReadonlyArray<Calls> => {
   return [...queues.values()]
 }
 
-/** Errors that say nothing about what was sent. */
-const isOfConnection = ({ reason }: StoreError): boolean => reason === "connection" || reason === "timeout"
-
 export const makeGather = (db: Database, verbs: Verbs, notifier: Notifier) => {
   const alone = (session: Session, { end, input }: Calls[number]) =>
-    Effect.map(Effect.exit(verbs.enqueue(session, input.queue, input.jobs)), end)
+    verbs
+      .enqueue(session, input.queue, input.jobs)
+      .pipe(
+        Effect.retry({ schedule: conflictRetry, while: (error) => error.reason === "conflict" }),
+        Effect.exit,
+        Effect.map(end)
+      )
 
-  /** Fails when all is still to be done: a conflict, after which it is tried again. */
-  const send = (session: Session, calls: Calls): Effect.Effect<void, StoreError> => {
-    const [first] = calls
-    if (first === undefined) return Effect.void
-    const jobs = calls.length === 1 ? first.input.jobs : calls.flatMap(({ input }) => input.jobs)
-    const { queue } = first.input
-    const tells = notifier.ready()
-    return Effect.matchCauseEffect((tells ? verbs.enqueueQuietly : verbs.enqueue)(session, queue, jobs), {
-      onSuccess: (receipts) => {
-        if (tells) notifier.tell(queueTopic(queue))
-        let from = 0
-        for (const { end, input } of calls) {
-          end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
-          from += input.jobs.length
+  /** Ends all of them; answers how the connection was lost, if it was. */
+  const send = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> =>
+    Effect.suspend(() => {
+      const [first] = calls
+      if (first === undefined) return Effect.succeed(undefined)
+      const jobs = calls.length === 1 ? first.input.jobs : calls.flatMap(({ input }) => input.jobs)
+      const { queue } = first.input
+      const tells = notifier.ready()
+      return Effect.matchCauseEffect((tells ? verbs.enqueueQuietly : verbs.enqueue)(session, queue, jobs), {
+        onSuccess: (receipts) => {
+          if (tells) notifier.tell(queueTopic(queue))
+          let from = 0
+          for (const { end, input } of calls) {
+            end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
+            from += input.jobs.length
+          }
+          return Effect.succeed(undefined)
+        },
+        onFailure: (cause) => {
+          const error = Option.getOrUndefined(Cause.failureOption(cause))
+          const lost = error !== undefined && isUncertain(error)
+          // Refused, perhaps for the sake of one of them: nobody fails for another
+          if (error !== undefined && !lost && (calls.length > 1 || error.reason === "conflict"))
+            return Effect.as(
+              Effect.forEach(calls, (call) => alone(session, call), { discard: true }),
+              undefined
+            )
+          for (const { end } of calls) end(Exit.failCause(cause))
+          return Effect.succeed(lost ? error : undefined)
         }
-        return Effect.void
-      },
-      onFailure: (cause) => {
-        const error = Option.getOrUndefined(Cause.failureOption(cause))
-        if (error?.reason === "conflict") return Effect.fail(error)
-        // Of the data of one of them, perhaps: nobody fails for another
-        if (error !== undefined && calls.length > 1 && !isOfConnection(error))
-          return Effect.forEach(calls, (call) => alone(session, call), { discard: true })
-        for (const { end } of calls) end(Exit.failCause(cause))
-        return Effect.void
+      })
+    })
+
+  const sendAll = (session: Session, calls: Calls) =>
+    Effect.gen(function* () {
+      let lost: StoreError | undefined
+      for (const some of byQueue(calls)) {
+        if (lost === undefined) lost = yield* send(session, some)
+        // These were never sent
+        else for (const { end } of some) end(Exit.fail(storeError(connecting, lost, "connection")))
       }
     })
-  }
 
   const group = makeGroup<Enqueue, ReadonlyArray<Receipt>, Failure>((waiting) =>
     db
-      .apart("enqueue", "enqueue", (session) =>
-        Effect.suspend(() =>
-          Effect.forEach(byQueue(waiting.take(makeFits())), (calls) => send(session, calls), { discard: true })
-        ).pipe(Effect.tapError(() => Effect.sync(() => waiting.giveBack())))
-      )
+      .apart("enqueue", "enqueue", (session) => Effect.suspend(() => sendAll(session, waiting.take(makeFits()))))
       .pipe(
         Effect.catchAll((error) =>
           // No connection for anybody who waits
