@@ -18,7 +18,13 @@ export interface Database {
    * that it is one statement). `read` takes no write lock. A verb may be run again after a rollback: it has no effect
    * but on the database.
    */
-  readonly joined: <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) => Effect.Effect<A, Refused>
+  readonly joined: <A>(
+    access: Access,
+    operation: string,
+    verb: Verb<A>,
+    extent?: Extent,
+    combined?: Combined<A>
+  ) => Effect.Effect<A, Refused>
   /** Runs a verb on a connection of our own, whatever transaction the caller is in. */
   readonly apart: <A>(
     access: Access,
@@ -37,6 +43,14 @@ export interface Database {
 }
 
 export type Access = "read" | "write" | "enqueue"
+/** How verbs of one kind that share a transaction (SQLite) are done at once. */
+export interface Combined<A> {
+  /** Equal for those that can be. */
+  readonly key: string
+  readonly input: unknown
+  /** Does what the verbs with these inputs would have done, one after the other; what each answers, in order. */
+  readonly run: (session: Session, inputs: ReadonlyArray<unknown>) => Effect.Effect<ReadonlyArray<A>, StoreError>
+}
 /** How much a verb executes, where it matters. */
 export type Extent = "statement" | "transaction"
 export type Verb<A> = (session: Session) => Effect.Effect<A, StoreError>

@@ -12,6 +12,7 @@ import { storeError } from "../storeError.js"
 import {
   type Access,
   ambient,
+  type Combined,
   type Connection,
   type Database,
   type Extent,
@@ -121,14 +122,14 @@ export const makeSqliteDatabase = (
         Effect.retry({ schedule: retry, while: (error) => error.reason === "busy" })
       )
 
-    const alone = <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) =>
-      access === "read" ? reading(verb) : immediately(operation, verb, extent)
+    const alone = <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent, combined?: Combined<A>) =>
+      access === "read" ? reading(verb) : immediately(operation, verb, extent, combined)
 
     return {
       names,
-      joined: <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) =>
+      joined: <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent, combined?: Combined<A>) =>
         ambient(ours, (transaction, independent): Effect.Effect<A, Refused> => {
-          if (transaction._tag === "None") return alone(access, operation, verb, extent)
+          if (transaction._tag === "None") return alone(access, operation, verb, extent, combined)
           if (transaction._tag === "Foreign") {
             return independent || access === "read"
               ? alone(access, operation, verb, extent)

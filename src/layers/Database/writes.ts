@@ -8,7 +8,7 @@ import { busyDelays } from "../../schedule/Polling.js"
 import type { Service as ClockService } from "../../services/Clock.js"
 import type { StoreError } from "../../services/Errors.js"
 import type { Session } from "../engine.js"
-import type { Connection, Extent, Verb } from "./Database.js"
+import type { Combined, Connection, Extent, Verb } from "./Database.js"
 import { type Call, makeGroup, type Waiting } from "./group.js"
 
 interface Write {
@@ -16,6 +16,7 @@ interface Write {
   readonly verb: Verb<unknown>
   /** One statement, which is atomic by itself. */
   readonly alone: boolean
+  readonly combined: Combined<unknown> | undefined
   /** When it first met another writer, by the monotonic clock. */
   since: number | undefined
 }
@@ -69,24 +70,40 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
       { discard: true }
     )
 
+  /** What these answer, which are of one kind, or one. */
+  const doAll = (own: Session, mates: ReadonlyArray<Call<Write, unknown, StoreError>>) =>
+    Effect.suspend((): Effect.Effect<ReadonlyArray<unknown>, StoreError> => {
+      const [first] = mates
+      if (first === undefined) return Effect.succeed([])
+      const { combined, verb } = first.input
+      return mates.length === 1 || combined === undefined
+        ? Effect.map(verb(own), (answer) => [answer])
+        : combined.run(
+            own,
+            mates.map(({ input }) => input.combined?.input)
+          )
+    })
+
   const together = (connection: Connection, own: Session, calls: ReadonlyArray<Call<Write, unknown, StoreError>>) =>
     Effect.gen(function* (): Effect.fn.Return<void, StoreError> {
-      const exits: Array<Exit.Exit<unknown, StoreError>> = []
-      for (const { input } of calls) {
-        const exit = yield* Effect.exit(Effect.suspend(() => input.verb(own)))
+      const answers = new Map<Call<Write, unknown, StoreError>, unknown>()
+      for (const call of calls) {
+        if (answers.has(call)) continue
+        const { combined } = call.input
+        const mates =
+          combined === undefined ? [call] : calls.filter(({ input }) => input.combined?.key === combined.key)
+        const exit = yield* Effect.exit(doAll(own, mates))
         if (Exit.isFailure(exit)) {
           yield* rollback(connection)
           return yield* oneByOne(connection, own, calls)
         }
-        exits.push(exit)
+        for (const [index, mate] of mates.entries()) answers.set(mate, exit.value[index])
       }
       const committed = yield* Effect.exit(commit(connection, "commit"))
       if (isBusy(committed)) return yield* Effect.asVoid(committed)
       // A constraint that is checked at the end may be of one of them
       if (Exit.isFailure(committed)) return yield* oneByOne(connection, own, calls)
-      calls.forEach((call, index) => {
-        call.end(exits[index] as Exit.Exit<unknown>)
-      })
+      for (const call of calls) call.end(Exit.succeed(answers.get(call)))
     })
 
   const transaction = (connection: Connection, waiting: Writes, operation: string) =>
@@ -135,9 +152,8 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
     )
   })
 
-  return <A>(operation: string, verb: Verb<A>, extent?: Extent): Effect.Effect<A, StoreError> =>
-    Effect.suspend(() => write({ operation, verb, alone: extent === "statement", since: undefined })) as Effect.Effect<
-      A,
-      StoreError
-    >
+  return <A>(operation: string, verb: Verb<A>, extent?: Extent, combined?: Combined<A>): Effect.Effect<A, StoreError> =>
+    Effect.suspend(() =>
+      write({ operation, verb, alone: extent === "statement", combined, since: undefined })
+    ) as Effect.Effect<A, StoreError>
 }

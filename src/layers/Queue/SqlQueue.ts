@@ -15,6 +15,7 @@ import {
 } from "../../services/QueueStore.js"
 import type { ClaimedRow } from "../../services/Settlement.js"
 import { type Database, detached, type Refused, type Verb } from "../Database/Database.js"
+import type { Session } from "../engine.js"
 import { isUncertain } from "../storeError.js"
 import { makeExpire } from "./expire.js"
 import { gathers, makeGather } from "./gather.js"
@@ -23,12 +24,28 @@ import { makeSweep } from "./maintain.js"
 import { makeOperations } from "./operations.js"
 import type { Claimed } from "./statements/claim.js"
 import { isOneStatement, needsTransaction } from "./statements/enqueue.js"
+import { isPlain } from "./statements/enqueuePlain.js"
 import { int } from "./statements/rows.js"
 import { makeStore, none } from "./store.js"
 import type { SqlQueueOptions, Verbs } from "./verbs.js"
 
 /** Rounds of moving spent rows out of the way within one claim. */
 const maxRounds = 10
+
+/** Enqueues of fewer jobs than this may share a statement. */
+const mostCombined = 100
+
+/** Enqueues into one queue, of plain jobs, at once. */
+const combined = (verbs: Verbs, queue: string) => (session: Session, inputs: ReadonlyArray<unknown>) => {
+  const lists = inputs as ReadonlyArray<ReadonlyArray<NewJob>>
+  return Effect.map(verbs.enqueue(session, queue, lists.flat()), (receipts) => {
+    let from = 0
+    return lists.map((list) => {
+      from += list.length
+      return receipts.slice(from - list.length, from)
+    })
+  })
+}
 
 /** An `expires` instant at or before the job's due time is refused: only the database knows its own now. */
 const checkExpiry =
@@ -102,7 +119,15 @@ const make = (db: Database, options: SqlQueueOptions) =>
       const extent = db.names.engine === "sqlite" ? isOneStatement(jobs) : needsTransaction(jobs)
       const kind = extent ? (db.names.engine === "sqlite" ? "statement" : "transaction") : undefined
       if (jobs.every((job) => job.expiresAt === null))
-        return db.joined("enqueue", "enqueue", (session) => verbs.enqueue(session, queue, jobs), kind)
+        return db.joined(
+          "enqueue",
+          "enqueue",
+          (session) => verbs.enqueue(session, queue, jobs),
+          kind,
+          jobs.length < mostCombined && jobs.every(isPlain)
+            ? { key: `enqueue ${queue}`, input: jobs, run: combined(verbs, queue) }
+            : undefined
+        )
       const checked: Verb<InvalidArgument | ReadonlyArray<Receipt>> = (session) =>
         Effect.flatMap(
           checkExpiry(verbs, jobs)(session),
