@@ -73,7 +73,7 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
         )
         return settling(row, wanted, hooks.onSettled !== undefined, settled)
       })
-    const now = Effect.map(queue.monotonic, (at) => row.claimedAt + at - row.claimedMonotonic)
+    const now = Effect.map(queue.monotonic, (at) => Math.floor(row.claimedAt + at - row.claimedMonotonic))
     const lease = {
       queue: row.queue,
       jobId: row.id,

@@ -144,9 +144,9 @@ export const makeRun = (members: Array<Held>): Run => ({
   stuck: false
 })
 
-/** The present by the database's clock, as far as this process can tell without asking it. */
+/** The present by the database's clock, as far as this process can tell without asking it; whole, as rows are. */
 export const databaseNow = (state: WorkerState, row: ClaimedRow): Effect.Effect<number> =>
-  Effect.map(state.clock.monotonic, (now) => row.claimedAt + now - row.claimedMonotonic)
+  Effect.map(state.clock.monotonic, (now) => Math.floor(row.claimedAt + now - row.claimedMonotonic))
 
 /** Forgets a job: it is not in the worker's hands any more. */
 export const forget = (state: WorkerState, held: Held): void => {

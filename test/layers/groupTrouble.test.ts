@@ -4,11 +4,12 @@
 import { SqlClient } from "@effect/sql"
 import { PgClient } from "@effect/sql-pg"
 import { SqliteClient } from "@effect/sql-sqlite-node"
-import { Queue } from "alkstore"
+import { Queue, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
 import BetterSqlite from "better-sqlite3"
 import { Context, Effect, Either, Exit, Fiber, FiberId, Layer, Redacted, Schema } from "effect"
+import pg from "pg"
 import { expect, inject, it } from "vitest"
 import { makeWrites } from "../../src/layers/Database/writes.js"
 import { temporaryFile } from "../support/engines.js"
@@ -26,6 +27,12 @@ const pgEngine = (url: string, options: Pg.Options = {}) =>
       PgClient.layer({ url: Redacted.make(url) })
     )
   ).pipe(Effect.tap((built) => Effect.provide(Letters.enqueue("warm"), built)))
+
+const connectTo = async (url: string) => {
+  const client = new pg.Client({ connectionString: url })
+  await client.connect()
+  return client
+}
 
 const trigger = (url: string, body: string) =>
   query(
@@ -189,5 +196,27 @@ it("writes: a verb that throws leaves no transaction open and fails its caller a
       })
       const exits = yield* Effect.forEach([fine, throws, fine], Effect.exit, { concurrency: "unbounded" })
       expect([open, ...exits.map(Exit.isSuccess)]).toEqual([false, true, false, true])
+    })
+  ))
+
+it("G193 PG: an enqueue that is interrupted after it was sent wakes the workers of its own process", () =>
+  live(
+    Effect.gen(function* () {
+      const url = yield* Effect.promise(() => createDatabase(inject("pgUrl")))
+      const mine = yield* pgEngine(url, { listen: true, pollInterval: "1 hour" })
+      const worker = yield* Effect.provide(Worker.make(Letters, { handler: () => Effect.void }), mine)
+      const acked = (count: number) => async () => (await Effect.runPromise(worker.status)).acked === count
+      yield* wait("the first one has been worked on", acked(1))
+      const lock = yield* Effect.acquireRelease(
+        Effect.promise(() => connectTo(url)),
+        (client) => Effect.promise(() => client.end())
+      )
+      yield* Effect.promise(() => lock.query("BEGIN; LOCK TABLE alkstore.jobs IN SHARE MODE"))
+      const enqueuing = yield* Effect.forkDaemon(Effect.provide(Letters.enqueue("a"), mine))
+      const waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+      yield* wait("it is under way", async () => (await lock.query(waits)).rows.length > 0)
+      yield* Fiber.interruptAsFork(enqueuing, FiberId.none)
+      yield* Effect.promise(() => lock.query("COMMIT"))
+      yield* wait("it has been worked on", acked(2))
     })
   ))

@@ -18,17 +18,18 @@ import { postgresNames, sqliteNames } from "../../src/layers/engine.js"
 import { migrate } from "../../src/layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "../../src/layers/Queue/SqlQueue.js"
 import { storeError } from "../../src/layers/storeError.js"
+import type { Notifier } from "../../src/layers/Wake/PgNotifier.js"
 import { Clock, type Service as ClockService } from "../../src/services/Clock.js"
-import { type Service as WakeService, Wake } from "../../src/services/Wake.js"
-import type { Stage } from "./steps.js"
+import { Wake, type Service as WakeService } from "../../src/services/Wake.js"
+import { actor, type Stage } from "./steps.js"
 
 export interface ProcessOptions {
-  /** What its steps are called by. */
-  readonly name: string
   readonly stage: Stage
   readonly wake: WakeService
-  /** Whether it sends notifications. */
+  /** Whether it sends notifications with its commits. */
   readonly notify: boolean
+  /** Who sends them afterwards instead, where that is done. */
+  readonly notifier: Notifier
 }
 
 export type Process = Layer.Layer<Queue.Queue | Wake | Clock>
@@ -36,6 +37,10 @@ export type Process = Layer.Layer<Queue.Queue | Wake | Clock>
 export interface SteppedEngine {
   readonly engine: "postgres" | "sqlite"
   readonly process: (options: ProcessOptions) => Effect.Effect<Process, unknown, Scope.Scope>
+  /** A connection of its own whose queries are steps. */
+  readonly client: (stage: Stage, name: string) => pg.Client
+  /** Statements that were ever sent. */
+  readonly sent: () => number
 }
 
 const nameOf = (text: string): string => /^\/\* alkstore:(\w+) \*\//.exec(text)?.[1] ?? text
@@ -43,14 +48,21 @@ const nameOf = (text: string): string => /^\/\* alkstore:(\w+) \*\//.exec(text)?
 /** What nobody else can see, and looks that lock nothing, are parts of the step that follows. */
 const isPart = (name: string): boolean => /^(begin$|define|BEGIN|SAVEPOINT|RELEASE|select_|letters_latest$)/.test(name)
 
-const stepOf = ({ name, stage }: ProcessOptions, text: string) => {
+const stepOf = ({ stage }: ProcessOptions, text: string, part = isPart) => {
   const statement = nameOf(text)
-  return isPart(statement) ? stage.part : <A, E, R>(self: Effect.Effect<A, E, R>) => stage.step(`${name} ${statement}`, self)
+  return part(statement) ? stage.part : <A, E, R>(self: Effect.Effect<A, E, R>) => stage.step(statement, self)
 }
 
-const services = (db: Database, clock: ClockService, { notify, wake }: ProcessOptions): Effect.Effect<Process, never, Scope.Scope> => {
+const services = (
+  db: Database,
+  clock: ClockService,
+  { notifier, notify, wake }: ProcessOptions
+): Effect.Effect<Process, never, Scope.Scope> => {
   const base = Layer.merge(Layer.succeed(Wake, wake), Layer.succeed(Clock, clock))
-  return Effect.map(Layer.build(Layer.provideMerge(SqlQueue.layer(db, { notify }), base)), Layer.succeedContext)
+  return Effect.map(
+    Layer.build(Layer.provideMerge(SqlQueue.layer(db, { notify, notifier }), base)),
+    Layer.succeedContext
+  )
 }
 
 /** What depends on how much time has passed here is the same each time. */
@@ -59,9 +71,13 @@ const standing = (clock: ClockService): ClockService => ({ ...clock, monotonic: 
 const unused = () => Effect.die("not used by the product")
 
 const connectionOf = (
-  query: (text: string, values: ReadonlyArray<unknown>) => Effect.Effect<{ readonly rows: ReadonlyArray<Row> }, SqlError.SqlError>
+  query: (
+    text: string,
+    values: ReadonlyArray<unknown>
+  ) => Effect.Effect<{ readonly rows: ReadonlyArray<Row> }, SqlError.SqlError>
 ): Connection => {
-  const rows = (text: string, values: ReadonlyArray<unknown>) => Effect.map(query(text, values), (result) => result.rows)
+  const rows = (text: string, values: ReadonlyArray<unknown>) =>
+    Effect.map(query(text, values), (result) => result.rows)
   return {
     execute: rows,
     executeUnprepared: rows,
@@ -77,8 +93,11 @@ const clientOf = (reserve: Effect.Effect<Connection, SqlError.SqlError, Scope.Sc
 /** Prepared once per connection: to plan these statements takes longer than to run them. */
 const prepared = new Map<string, string>()
 
+let sent = 0
+
 const query = (client: pg.Client, text: string, values: ReadonlyArray<unknown>) =>
   Effect.async<pg.QueryResult<Row>, Error>((resume) => {
+    sent++
     const name = prepared.get(text) ?? `step_${prepared.size}`
     prepared.set(text, name)
     client.query({ name, text, values: [...values] }, (error: Error | null, result: pg.QueryResult<Row>) =>
@@ -91,6 +110,8 @@ export const connectTo = (url: string) =>
     Effect.promise(async () => {
       const client = new pg.Client({ connectionString: url })
       await client.connect()
+      // As the product's own connections have it
+      await client.query("SET jit = off; SET enable_seqscan = off")
       return client
     }),
     (client) => Effect.promise(() => client.end())
@@ -111,13 +132,31 @@ export const steppedPostgres = (url: string, connections = 8): Effect.Effect<Ste
     )
     return {
       engine: "postgres",
+      sent: () => sent,
+      client: (stage, name) => {
+        const ask = (
+          { text, values }: { readonly text: string; readonly values: ReadonlyArray<unknown> },
+          done: (error: unknown) => void
+        ) =>
+          void Effect.flatMap(lent, (client) => stage.step("notifies", query(client, text, values))).pipe(
+            Effect.scoped,
+            Effect.zipLeft(stage.step("hears", Effect.void)),
+            Effect.match({ onFailure: done, onSuccess: () => done(null) }),
+            Effect.locally(actor, name),
+            Effect.runFork
+          )
+        return { query: ask } as unknown as pg.Client
+      },
       process: (options) => {
         /** A class of its own: by that a client's transactions are known. */
         class Mine {
           constructor(client: pg.Client) {
             const run = (text: string, values: ReadonlyArray<unknown>) =>
               Effect.mapError(query(client, text, values), (cause) => new SqlError.SqlError({ cause }))
-            Object.assign(this, connectionOf((text, values) => stepOf(options, text)(run(text, values))))
+            Object.assign(
+              this,
+              connectionOf((text, values) => stepOf(options, text)(run(text, values)))
+            )
           }
         }
         const mine: PgConnections = {
@@ -148,7 +187,10 @@ export const steppedPostgres = (url: string, connections = 8): Effect.Effect<Ste
     }
   })
 
-/** A database in memory: all that is called a process shares its one connection. */
+/**
+ * A database in memory: all that is called a process shares its one connection. What is done while somebody has it is one
+ * step, for nobody else can do anything in between; but the COMMIT is one of its own.
+ */
 export const steppedSqlite: Effect.Effect<SteppedEngine, unknown, Scope.Scope> = Effect.gen(function* () {
   const sql = yield* SqliteClient.make({ filename: ":memory:" })
   const real = yield* Effect.scoped(sql.reserve)
@@ -156,13 +198,30 @@ export const steppedSqlite: Effect.Effect<SteppedEngine, unknown, Scope.Scope> =
   const names = sqliteNames("_alkstore_")
   const settings = { busyTimeout: 10, busyLimit: "5 seconds", synchronous: "NORMAL" } as const
   yield* migrate(yield* makeSqliteDatabase(sql, names, clock, settings), "migrate")
+  let held = false
   const engine: SteppedEngine = {
     engine: "sqlite",
+    sent: () => 0,
+    client: () => new pg.Client(),
     process: (options) => {
       const connection = connectionOf((text, values) =>
-        stepOf(options, text)(Effect.map(real.execute(text, values, undefined), (rows) => ({ rows })))
+        stepOf(
+          options,
+          text,
+          (name) => name !== "COMMIT"
+        )(Effect.map(real.execute(text, values, undefined), (rows) => ({ rows })))
       )
-      const client = clientOf(Effect.as(sql.reserve, connection))
+      const taken = Effect.acquireRelease(
+        Effect.sync(() => {
+          held = true
+        }),
+        () =>
+          Effect.sync(() => {
+            held = false
+          })
+      )
+      const reserve = options.stage.step("takes the connection", Effect.zipLeft(sql.reserve, taken), () => !held)
+      const client = clientOf(Effect.as(reserve, connection))
       return Effect.flatMap(makeSqliteDatabase(client, names, clock, settings), (db) => services(db, clock, options))
     }
   }

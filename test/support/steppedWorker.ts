@@ -3,8 +3,9 @@
  * product's own: its state, which subscribes, and its fetcher; but nobody runs what it has claimed.
  */
 import type { Queue } from "alkstore"
-import { Deferred, Duration, Effect, Fiber, Queue as Mailbox, Scope } from "effect"
+import { Clock, Deferred, Duration, Effect, Fiber, Queue as Mailbox, Scope } from "effect"
 import type pg from "pg"
+import { makeNotifier, noNotifier } from "../../src/layers/Wake/PgNotifier.js"
 import { makeWakeHub } from "../../src/layers/Wake/WakeHub.js"
 import type { Service as QueueService } from "../../src/services/QueueStore.js"
 import type { Subscription, Service as WakeService } from "../../src/services/Wake.js"
@@ -12,7 +13,7 @@ import { fetcher } from "../../src/workers/fetcher.js"
 import { makeState } from "../../src/workers/makeState.js"
 import { checkPolicy } from "../../src/workers/policy.js"
 import { postgresChannel, type SteppedEngine } from "./steppedEngines.js"
-import { type Choose, everyOrder, makeStage } from "./steps.js"
+import { actor, type Choose, everyOrder, makeStage, type Stage } from "./steps.js"
 
 export type AnyQueue = Queue.Definition<unknown, unknown>
 export type Act = Effect.Effect<unknown, unknown, Queue.Queue>
@@ -21,23 +22,27 @@ export type Act = Effect.Effect<unknown, unknown, Queue.Queue>
 export type Producer = (queue: AnyQueue) => Effect.Effect<Act, unknown, Queue.Queue>
 
 export interface Way {
-  /** `late`: the worker registers when it comes to wait, which is after it has looked. */
-  readonly subscribes: "first" | "late"
+  /** Whether the worker registers before it looks, as it does, or `late`: between its look and its wait. */
+  readonly registers: "first" | "late"
   /**
-   * Who listens for the worker's process: nobody; somebody since long ago; the worker itself as the first of its steps,
-   * or when it comes to wait; or somebody who takes these steps meanwhile.
+   * Who listens for the worker's process: nobody, where producers share its process; somebody since long ago; the worker
+   * itself as the first of its steps, or after its first look; or somebody who takes these steps meanwhile.
    */
   readonly channel: "none" | "live" | "first" | "late" | ReadonlyArray<"LISTEN" | "wakeAll">
-  /** Whether producers are processes of their own, or share the worker's. */
-  readonly apart: boolean
-  readonly notify: boolean
+  /**
+   * Whether producers send wakes: within the process, or notifications, which go with their commits, or for enqueues of
+   * their own right after.
+   */
+  readonly wakes: boolean | "after"
 }
 
 export interface Scene {
   readonly makeQueue: () => AnyQueue
   readonly producers: ReadonlyArray<Producer>
   /** How many jobs the worker takes with one claim. Default 10. */
-  readonly concurrency?: number
+  readonly concurrency?: number | undefined
+  /** Whether the worker has looked and waits before anybody begins. Default false. */
+  readonly idle?: boolean | undefined
 }
 
 export interface Played {
@@ -58,13 +63,24 @@ const hour = Duration.hours(1)
 const elsewhere = () => makeWakeHub({ _tag: "Live" }, hour).service
 const listening = `LISTEN "${postgresChannel}"`
 
+/** Time passes when there is nothing else to do. */
+const pausing = (stage: Stage): Clock.Clock => ({
+  ...Clock.make(),
+  sleep: () => stage.step("pauses", Effect.void, (others) => others === 0)
+})
+
 /** The processes, which one play after the other uses, each with a queue of its own. */
-const theatre = ({ engine, listener }: World, way: Way, { concurrency, makeQueue, producers }: Scene) =>
+const theatre = ({ engine, listener }: World, way: Way, { concurrency, idle = false, makeQueue, producers }: Scene) =>
   Effect.gen(function* () {
     const ask = (text: string) => Effect.promise(async () => void (await listener?.query(text)))
+    let sent = 0
     // What was notified before an answer has come before it
-    const stage = makeStage(async () => void (await listener?.query("SELECT 1")))
+    const stage = makeStage(async () => {
+      if (engine.sent() !== sent) await listener?.query("SELECT 1")
+      sent = engine.sent()
+    })
     const hub = makeWakeHub({ _tag: "Live" }, hour)
+    const apart = way.channel !== "none"
     const policy = yield* checkPolicy({ concurrency })
 
     /** What comes after the first look, where it should have come before. */
@@ -73,32 +89,45 @@ const theatre = ({ engine, listener }: World, way: Way, { concurrency, makeQueue
       ...hub.service,
       subscribe: (topic) =>
         Effect.gen(function* () {
-          if (way.subscribes === "first") return yield* hub.service.subscribe(topic)
+          if (way.registers === "first") return yield* hub.service.subscribe(topic)
           const scope = yield* Effect.scope
           const made = yield* Deferred.make<Subscription>()
           afterwards.push(Effect.intoDeferred(Scope.extend(hub.service.subscribe(topic), scope), made))
           return { await: Effect.flatMap(Deferred.await(made), (subscription) => subscription.await) }
         }),
-      wake: (topics) => (way.apart ? hub.service.wake(topics) : stage.step("wake", hub.service.wake(topics)))
+      wake: (topics) =>
+        apart
+          ? hub.service.wake(topics)
+          : stage.step("hub.wake", way.wakes === false ? Effect.void : hub.service.wake(topics))
     }
     const late = Effect.suspend(() => {
       const [...all] = afterwards
       afterwards = []
-      return all.length === 0 ? Effect.void : stage.step("worker registers", Effect.all(all))
+      return all.length === 0 ? Effect.void : stage.step("registers", Effect.all(all))
     })
-    const process = (name: string, service = elsewhere()) =>
-      engine.process({ name, stage, wake: service, notify: name !== "checker" && way.notify })
-    const here = yield* process("worker", wake)
-    const theirs = yield* Effect.forEach(producers, (_, n) => (way.apart ? process(`${n + 1}`) : Effect.succeed(here)))
-    const checker = yield* process("checker")
+    const notify = apart && way.wakes !== false
+    const here = yield* engine.process({ stage, wake, notify, notifier: noNotifier })
+    const theirs = yield* Effect.forEach(producers, () => {
+      const notifier = way.wakes === "after" ? makeNotifier(postgresChannel) : noNotifier
+      const there = engine.process({ stage, wake: elsewhere(), notify, notifier })
+      return Effect.map(apart ? there : Effect.succeed(here), (process) => ({ process, notifier }))
+    })
+    const checker = yield* engine.process({ stage, wake: elsewhere(), notify: false, notifier: noNotifier })
     yield* ask(way.channel === "live" ? listening : "UNLISTEN *")
 
     return (choose: Choose) =>
       Effect.gen(function* () {
         const queue = makeQueue()
         const acts = yield* Effect.forEach(producers, (prepare, n) => {
-          const own = theirs[n] ?? here
-          return Effect.map(Effect.provide(prepare(queue), own), Effect.provide(own))
+          const { notifier, process } = theirs[n] as (typeof theirs)[number]
+          return Effect.map(Effect.provide(prepare(queue), process), (act) =>
+            Effect.forkScoped(notifier.run(engine.client(stage, `${n + 1}`))).pipe(
+              Effect.withClock(pausing(stage)),
+              Effect.zipLeft(Effect.yieldNow()),
+              Effect.zipRight(Effect.provide(act, process)),
+              Effect.locally(actor, `${n + 1}`)
+            )
+          )
         })
         if (way.channel !== "live") yield* ask("UNLISTEN *")
         yield* ask("SELECT 1")
@@ -110,28 +139,33 @@ const theatre = ({ engine, listener }: World, way: Way, { concurrency, makeQueue
         const notified = Effect.flatMap(Mailbox.take(mailbox), (topic) =>
           stage.step("notification", hub.service.wake([topic]))
         )
-        yield* Effect.forkScoped(Effect.forever(notified))
+        yield* Effect.forkScoped(Effect.locally(Effect.forever(notified), actor, "channel"))
         const connecting = typeof way.channel === "string" ? [] : way.channel
         const connect = Effect.forEach(connecting, (what) =>
-          stage.step(`channel ${what}`, what === "LISTEN" ? ask(listening) : Effect.sync(hub.wakeAll))
-        )
-        const others = yield* Effect.forEach([...acts, connect], (act) => Effect.forkScoped(act))
+          stage.step(what, what === "LISTEN" ? ask(listening) : Effect.sync(hub.wakeAll))
+        ).pipe(Effect.locally(actor, "channel"))
         afterwards = way.channel === "late" ? [ask(listening)] : []
         let got = 0
         const work = Effect.gen(function* () {
-          if (way.channel === "first") yield* stage.step("worker LISTEN", ask(listening))
+          if (way.channel === "first") yield* stage.step("LISTEN", ask(listening))
           const made = makeState(queue.name, "worker", policy, () => {})
-          const { buffer, ...state } = yield* way.subscribes === "first" ? stage.step("worker registers", made) : stage.part(made)
-          const claim: QueueService["claim"] = (request) => Effect.tap(state.queue.claim(request), late)
+          const { buffer, ...state } = yield* way.registers === "first"
+            ? stage.step("registers", made)
+            : stage.part(made)
+          // A claim has been answered before the worker knows
+          const hears = Effect.zipRight(stage.step("hears", Effect.void), late)
+          const claim: QueueService["claim"] = (request) => Effect.zipLeft(state.queue.claim(request), hears)
           // Jobs end when they begin, and are never settled
           const start = () => {
             got += buffer.splice(0).length
           }
           return yield* fetcher({ ...state, buffer, queue: { ...state.queue, claim } }, { start })
         })
-        const working = yield* Effect.forkScoped(Effect.provide(work, here))
+        const working = yield* Effect.forkScoped(Effect.locally(Effect.provide(work, here), actor, "worker"))
         // Whatever happens, nobody is left waiting for a turn
         yield* Effect.addFinalizer(() => Effect.sync(stage.open))
+        if (idle) yield* Effect.promise(() => stage.play(() => 0))
+        const others = yield* Effect.forEach([...acts, connect], (act) => Effect.forkScoped(act))
         const steps = yield* Effect.promise(() => stage.play(choose))
         stage.open()
         yield* Effect.forEach(others, Fiber.join)

@@ -3,7 +3,7 @@
  * again and again, until every choice that there was has been made.
  */
 import { setImmediate } from "node:timers/promises"
-import { Effect } from "effect"
+import { Effect, FiberRef } from "effect"
 
 /** Which of the steps that wait is the next, by their names. */
 export type Choose = (names: ReadonlyArray<string>) => number
@@ -11,9 +11,17 @@ export type Choose = (names: ReadonlyArray<string>) => number
 /** What is part of a step: runs when it comes, and is waited for. */
 type Part = <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 
+type Ready = (others: number) => boolean
+
+/** Whose steps a fiber and its children take. */
+export const actor = FiberRef.unsafeMake("")
+
 export interface Stage {
-  /** A step: begins when it is chosen and ends with `self`. Before `play` and after it, nothing waits. */
-  readonly step: <A, E, R>(name: string, self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+  /**
+   * A step: begins when it is chosen, which it can be while it is `ready` beside so many others that wait, and ends with
+   * `self`. Before `close` and after `open`, nothing waits.
+   */
+  readonly step: <A, E, R>(name: string, self: Effect.Effect<A, E, R>, ready?: Ready) => Effect.Effect<A, E, R>
   readonly part: Part
   /** From now on steps wait. */
   readonly close: () => void
@@ -31,7 +39,7 @@ const quietTurns = 2
 
 /** `arrived`: ends when all that the last step has sent out has come back. */
 export const makeStage = (arrived: () => Promise<unknown>): Stage => {
-  let waiting: ReadonlyArray<{ readonly name: string; readonly go: () => void }> = []
+  let waiting: ReadonlyArray<{ readonly name: string; readonly go: () => void; readonly ready: Ready }> = []
   let closed = false
   let under = 0
   let begun = 0
@@ -49,12 +57,14 @@ export const makeStage = (arrived: () => Promise<unknown>): Stage => {
       )
     })
 
-  const chosen = (name: string) =>
-    Effect.async<void>((resume) => {
-      if (!closed) return resume(Effect.void)
-      begun++
-      waiting = [...waiting, { name, go: () => resume(Effect.void) }]
-    })
+  const chosen = (name: string, ready: Ready) =>
+    Effect.flatMap(FiberRef.get(actor), (who) =>
+      Effect.async<void>((resume) => {
+        if (!closed) return resume(Effect.void)
+        begun++
+        waiting = [...waiting, { name: `${who} ${name}`, go: () => resume(Effect.void), ready }]
+      })
+    )
 
   const parts = (last: string) =>
     under === 0
@@ -83,7 +93,7 @@ export const makeStage = (arrived: () => Promise<unknown>): Stage => {
 
   return {
     part,
-    step: (name, self) => Effect.zipRight(chosen(name), part(self)),
+    step: (name, self, ready = () => true) => Effect.zipRight(chosen(name, ready), part(self)),
     close: () => {
       closed = true
     },
@@ -92,9 +102,11 @@ export const makeStage = (arrived: () => Promise<unknown>): Stage => {
       for (;;) {
         await rest(taken.at(-1) ?? "the beginning")
         if (waiting.length === 0) return taken
-        const sorted = [...waiting].sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0))
+        const sorted = waiting
+          .filter(({ ready }) => ready(waiting.length - 1))
+          .sort((a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0))
         const next = sorted[choose(sorted.map(({ name }) => name))]
-        if (next === undefined) throw new Error("no such step")
+        if (next === undefined) throw new Error(`there is no such step after ${taken.join(", ")}`)
         waiting = waiting.filter((one) => one !== next)
         taken.push(next.name)
         next.go()

@@ -14,7 +14,7 @@ import {
   type Service
 } from "../../services/QueueStore.js"
 import type { ClaimedRow } from "../../services/Settlement.js"
-import { type Database, detached, type Refused, type Verb } from "../Database/Database.js"
+import { type Database, detached, type Verb } from "../Database/Database.js"
 import type { Session } from "../engine.js"
 import { isUncertain } from "../storeError.js"
 import { makeExpire } from "./expire.js"
@@ -113,7 +113,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       })
     }
 
-    const gathered = makeGather(db, verbs, options.notifier)
+    const gathered = makeGather(db, verbs, options.notifier, announceNew)
 
     const place = (queue: string, jobs: ReadonlyArray<NewJob>) => {
       const extent = db.names.engine === "sqlite" ? isOneStatement(jobs) : needsTransaction(jobs)
@@ -156,11 +156,10 @@ const make = (db: Database, options: SqlQueueOptions) =>
       if (jobs.length === 0) return Effect.succeed([])
       return Effect.flatMap(db.stands, (stands) => {
         const joins = stands === "inside"
-        const placed: Effect.Effect<ReadonlyArray<Receipt>, Refused | InvalidArgument> = stands === "outside" &&
-        gathers(db, jobs)
-          ? gathered(queue, jobs)
-          : place(queue, jobs)
-        return placed.pipe(
+        // Those of a shared statement are announced by whoever sends it
+        if (stands === "outside" && gathers(db, jobs))
+          return Effect.mapError(gathered(queue, jobs), uncertain(queue, joins))
+        return place(queue, jobs).pipe(
           Effect.mapError(uncertain(queue, joins)),
           Effect.tap((receipts) => {
             const told = receipts.some(({ replaced }) => replaced) ? announce([queue]) : announceNew(queue)

@@ -57,7 +57,13 @@ const byQueue = (calls: Calls): ReadonlyArray<Calls> => {
   return [...queues.values()]
 }
 
-export const makeGather = (db: Database, verbs: Verbs, notifier: Notifier) => {
+/** `ring` wakes this process's own workers, whatever becomes of the callers meanwhile. */
+export const makeGather = (
+  db: Database,
+  verbs: Verbs,
+  notifier: Notifier,
+  ring: (queue: string) => Effect.Effect<void>
+) => {
   const alone = (session: Session, { end, input }: Calls[number]) =>
     verbs
       .enqueue(session, input.queue, input.jobs)
@@ -83,7 +89,7 @@ export const makeGather = (db: Database, verbs: Verbs, notifier: Notifier) => {
             end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
             from += input.jobs.length
           }
-          return Effect.succeed(undefined)
+          return Effect.as(ring(queue), undefined)
         },
         onFailure: (cause) => {
           const error = Option.getOrUndefined(Cause.failureOption(cause))
@@ -91,11 +97,16 @@ export const makeGather = (db: Database, verbs: Verbs, notifier: Notifier) => {
           // Refused, perhaps for the sake of one of them: nobody fails for another
           if (error !== undefined && !lost && (calls.length > 1 || error.reason === "conflict"))
             return Effect.as(
-              Effect.forEach(calls, (call) => alone(session, call), { discard: true }),
+              Effect.zipRight(
+                Effect.forEach(calls, (call) => alone(session, call), { discard: true }),
+                ring(queue)
+              ),
               undefined
             )
           for (const { end } of calls) end(Exit.failCause(cause))
-          return Effect.succeed(lost ? error : undefined)
+          // They may stand
+          if (lost && tells) notifier.tell(queueTopic(queue))
+          return Effect.as(lost ? ring(queue) : Effect.void, lost ? error : undefined)
         }
       })
     })
