@@ -133,7 +133,7 @@ const make = (options: Options, seams: Seams) =>
     yield* migrate(db, options.migrate === false ? "verify" : "migrate")
     const poll = Duration.decode(options.pollInterval ?? "5 seconds")
     const notify = options.notify ?? true
-    const notifier = notify ? makeNotifier(names.channel) : noNotifier
+    const notifier = notify ? makeNotifier(names.channel, settings.prepare) : noNotifier
     const wake =
       seams.wake ??
       (options.listen === false

@@ -106,15 +106,23 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
       return Either.isLeft(options) ? Either.left(options.left) : prepare(payload, index, options.right)
     }
     const iterator = payloads[Symbol.iterator]()
+    // As a loop would: who stops early says so
+    const close = () => void iterator.return?.()
     const go = (): Effect.Effect<ReadonlyArray<NewJob>, InvalidArgument | InvalidPayload> => {
       for (let next = iterator.next(); next.done !== true; next = iterator.next()) {
         const prepared = each(next.value, jobs.length)
         if (!Either.isEither(prepared))
-          return Effect.flatMap(prepared, (one) => {
-            jobs.push(one)
-            return go()
-          })
-        if (Either.isLeft(prepared)) return Effect.fail(prepared.left)
+          return Effect.flatMap(
+            Effect.onError(prepared, () => Effect.sync(close)),
+            (one) => {
+              jobs.push(one)
+              return go()
+            }
+          )
+        if (Either.isLeft(prepared)) {
+          close()
+          return Effect.fail(prepared.left)
+        }
         jobs.push(prepared.right)
       }
       return Effect.succeed(jobs)

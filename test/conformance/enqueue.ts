@@ -155,6 +155,24 @@ export const enqueueSuite: Suite = (engine, options) => {
   })
 
   virtual(engine, options, "enqueueMany", (it) => {
+    it.effect("closes the iterator that it stops at (G5)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let closed = false
+        const payloads = function* () {
+          try {
+            yield "a"
+            yield Number.NaN
+            yield "c"
+          } finally {
+            closed = true
+          }
+        }
+        expect((yield* Effect.flip(queue.enqueueMany(payloads())))._tag).toBe("InvalidPayload")
+        expect(closed).toBe(true)
+      })
+    )
+
     it.effect("answers [] for [] and writes nothing (G2)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

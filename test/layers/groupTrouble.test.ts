@@ -4,7 +4,7 @@
 import { SqlClient } from "@effect/sql"
 import { PgClient } from "@effect/sql-pg"
 import { SqliteClient } from "@effect/sql-sqlite-node"
-import { Queue, Worker } from "alkstore"
+import { Lock, Queue, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
 import BetterSqlite from "better-sqlite3"
@@ -218,5 +218,69 @@ it("G193 PG: an enqueue that is interrupted after it was sent wakes the workers 
       yield* Fiber.interruptAsFork(enqueuing, FiberId.none)
       yield* Effect.promise(() => lock.query("COMMIT"))
       yield* wait("it has been worked on", acked(2))
+    })
+  ))
+
+const Others = Queue.make("others", { payload: Schema.String })
+
+const throughProxy = Effect.gen(function* () {
+  const url = yield* Effect.promise(() => createDatabase(inject("pgUrl")))
+  const proxy = yield* Effect.acquireRelease(
+    Effect.promise(() => startProxy(url)),
+    (proxy) => Effect.promise(proxy.close)
+  )
+  const mine = yield* pgEngine(proxy.url)
+  yield* Effect.provide(Others.enqueue("warm"), mine)
+  return { url, proxy, mine }
+})
+
+const together = (calls: ReadonlyArray<ReturnType<typeof Letters.enqueue>>) =>
+  Effect.all(
+    calls.map((call) => Effect.either(call)),
+    { concurrency: "unbounded" }
+  )
+
+const words = (results: ReadonlyArray<Either.Either<unknown, { readonly _tag: string }>>) =>
+  results.map((result) => (Either.isRight(result) ? "done" : result.left._tag))
+
+it("G11, G190 PG: what was still to be sent when the connection was lost is not uncertain", () =>
+  live(
+    Effect.gen(function* () {
+      const { mine, proxy } = yield* throughProxy
+      const swallowed = proxy.swallowReply("alkstore_enqueue")
+      const results = yield* Effect.provide(together([Letters.enqueue("a"), Others.enqueue("b")]), mine)
+      yield* Effect.promise(() => swallowed)
+      expect(words(results)).toEqual(["EnqueueUncertain", "StoreError"])
+    })
+  ))
+
+it("G11, G190 PG: nor is it when they go one by one, since one of them was refused", () =>
+  live(
+    Effect.gen(function* () {
+      const { mine, proxy, url } = yield* throughProxy
+      yield* trigger(url, "RAISE EXCEPTION 'no' USING ERRCODE = '23514';")
+      const swallowed = proxy.swallowReply('"b"')
+      const calls = [...["bad", "b", "c"].map((text) => Letters.enqueue(text)), Others.enqueue("d")]
+      const results = yield* Effect.provide(together(calls), mine)
+      yield* Effect.promise(() => swallowed)
+      expect(words(results)).toEqual(["StoreError", "EnqueueUncertain", "StoreError", "StoreError"])
+    })
+  ))
+
+it("G68 PG: a lock that is released inside a transaction wakes those who wait for it here", () =>
+  live(
+    Effect.gen(function* () {
+      const url = yield* Effect.promise(() => createDatabase(inject("pgUrl")))
+      const mine = yield* pgEngine(url, { pollInterval: "1 hour" })
+      const hands = Effect.gen(function* () {
+        const lock = yield* Lock.Lock
+        const sql = yield* SqlClient.SqlClient
+        const held = yield* lock.acquire("l", { ttl: "60 seconds" })
+        const waiter = yield* Effect.fork(lock.acquire("l", { ttl: "60 seconds" }))
+        yield* wait("it waits", async () => (await Effect.runPromise(waiter.status))._tag === "Suspended")
+        yield* sql.withTransaction(lock.release(held))
+        return yield* Effect.timeoutOption(Fiber.join(waiter), "3 seconds")
+      })
+      expect((yield* Effect.provide(hands, mine))._tag).toBe("Some")
     })
   ))

@@ -228,3 +228,25 @@ describe("a lock that another connection holds", () => {
       })
     ))
 })
+
+describe("a transaction that the application left open behind a COMMIT that failed", () => {
+  it("G190: an enqueue that is answered is committed; here it is refused", () =>
+    live(
+      Effect.gen(function* () {
+        const file = fresh()
+        const mine = yield* engine(file)
+        const left = Effect.gen(function* () {
+          const sql = yield* SqlClient.SqlClient
+          yield* sql`PRAGMA foreign_keys = ON`
+          yield* sql`CREATE TABLE a (id INTEGER PRIMARY KEY)`
+          yield* sql`CREATE TABLE b (a INTEGER REFERENCES a (id) DEFERRABLE INITIALLY DEFERRED)`
+          yield* Effect.exit(sql.withTransaction(sql`INSERT INTO b VALUES (7)`))
+          return yield* Effect.either(Letters.enqueue("after"))
+        })
+        const answer = yield* Effect.provide(left, mine)
+        expect(Either.isLeft(answer) && answer.left._tag).toBe("StoreError")
+        const other = yield* stranger(file)
+        expect(other.prepare("SELECT payload FROM _alkstore_jobs").all()).toEqual([{ payload: '"warm"' }])
+      })
+    ))
+})

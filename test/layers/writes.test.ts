@@ -14,7 +14,7 @@ import { StoreError, type StoreErrorReason } from "../../src/services/Errors.js"
 type Kind = "ok" | "slow" | "fails" | "dies"
 
 type Step =
-  | { readonly _tag: "Write"; readonly kind: Kind; readonly alone: boolean }
+  | { readonly _tag: "Write"; readonly kind: Kind; readonly together: boolean }
   /** Of one of the writes so far. */
   | { readonly _tag: "Interrupt"; readonly which: number }
   /** So many fibers' turns. */
@@ -139,6 +139,14 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
       })
     }
 
+    /** The same for all of these that share a transaction. */
+    const combined = (input: number, kind: Kind) => ({
+      key: "these",
+      input: verb(input, kind),
+      run: (_: Session, verbs: ReadonlyArray<unknown>) =>
+        Effect.forEach(verbs as ReadonlyArray<ReturnType<typeof verb>>, (one) => one())
+    })
+
     const calls: Array<{
       readonly fiber: Fiber.RuntimeFiber<string, StoreError>
       readonly kind: Kind
@@ -146,12 +154,14 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
       ended: number
       interrupted: boolean
     }> = []
-    const start = (kind: Kind, alone: boolean) =>
+    const start = (kind: Kind, together: boolean) =>
       Effect.gen(function* () {
         const input = calls.length
         const began = now()
         // One that waits for ever must not keep the test waiting
-        const fiber = yield* Effect.forkDaemon(write("write", verb(input, kind), alone ? "statement" : undefined))
+        const fiber = yield* Effect.forkDaemon(
+          write("write", verb(input, kind), together ? combined(input, kind) : undefined)
+        )
         const call = { fiber, kind, began, ended: -1, interrupted: false }
         calls.push(call)
         fiber.addObserver(() => {
@@ -161,7 +171,7 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
 
     let app: Deferred.Deferred<void> | undefined
     for (const step of steps) {
-      if (step._tag === "Write") yield* start(step.kind, step.alone)
+      if (step._tag === "Write") yield* start(step.kind, step.together)
       else if (step._tag === "Yield") yield* Effect.repeatN(Effect.yieldNow(), step.turns)
       else if (step._tag === "Pass") yield* pass(step.millis)
       else if (step._tag === "Lock") {
@@ -224,7 +234,7 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
 const anyWrite: fc.Arbitrary<Step> = fc.record({
   _tag: fc.constant("Write" as const),
   kind: fc.constantFrom<Kind>("ok", "ok", "slow", "fails", "dies"),
-  alone: fc.boolean()
+  together: fc.boolean()
 })
 
 const rests: ReadonlyArray<fc.Arbitrary<Step>> = [

@@ -108,7 +108,7 @@ const theatre = ({ engine, listener }: World, way: Way, { concurrency, idle = fa
     const notify = apart && way.wakes !== false
     const here = yield* engine.process({ stage, wake, notify, notifier: noNotifier })
     const theirs = yield* Effect.forEach(producers, () => {
-      const notifier = way.wakes === "after" ? makeNotifier(postgresChannel) : noNotifier
+      const notifier = way.wakes === "after" ? makeNotifier(postgresChannel, true) : noNotifier
       const there = engine.process({ stage, wake: elsewhere(), notify, notifier })
       return Effect.map(apart ? there : Effect.succeed(here), (process) => ({ process, notifier }))
     })

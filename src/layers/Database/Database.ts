@@ -14,8 +14,7 @@ export interface Database {
   /**
    * Runs a verb in the caller's transaction when it is our client's; otherwise on a connection of our own, where it
    * is atomic: one statement on PostgreSQL (a transaction when `extent` asks for it), an immediate transaction on
-   * SQLite, shared with other writes of this process that wait at the same moment (none of its own when `extent` says
-   * that it is one statement). `read` takes no write lock. A verb may be run again after a rollback: it has no effect
+   * SQLite, shared with other writes of this process that wait at the same moment. `read` takes no write lock. A verb may be run again after a rollback: it has no effect
    * but on the database.
    */
   readonly joined: <A>(
@@ -51,8 +50,8 @@ export interface Combined<A> {
   /** Does what the verbs with these inputs would have done, one after the other; what each answers, in order. */
   readonly run: (session: Session, inputs: ReadonlyArray<unknown>) => Effect.Effect<ReadonlyArray<A>, StoreError>
 }
-/** How much a verb executes, where it matters. */
-export type Extent = "statement" | "transaction"
+/** A verb of several statements, which on PostgreSQL are to be whole. */
+export type Extent = "transaction"
 export type Verb<A> = (session: Session) => Effect.Effect<A, StoreError>
 export type Refused = ForeignTransaction | TransactionOpen | StoreError
 

@@ -122,17 +122,17 @@ export const makeSqliteDatabase = (
         Effect.retry({ schedule: retry, while: (error) => error.reason === "busy" })
       )
 
-    const alone = <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent, combined?: Combined<A>) =>
-      access === "read" ? reading(verb) : immediately(operation, verb, extent, combined)
+    const alone = <A>(access: Access, operation: string, verb: Verb<A>, combined?: Combined<A>) =>
+      access === "read" ? reading(verb) : immediately(operation, verb, combined)
 
     return {
       names,
-      joined: <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent, combined?: Combined<A>) =>
+      joined: <A>(access: Access, operation: string, verb: Verb<A>, _extent?: Extent, combined?: Combined<A>) =>
         ambient(ours, (transaction, independent): Effect.Effect<A, Refused> => {
-          if (transaction._tag === "None") return alone(access, operation, verb, extent, combined)
+          if (transaction._tag === "None") return alone(access, operation, verb, combined)
           if (transaction._tag === "Foreign") {
             return independent || access === "read"
-              ? alone(access, operation, verb, extent)
+              ? alone(access, operation, verb)
               : Effect.fail(refuseForeign(operation))
           }
           return independent

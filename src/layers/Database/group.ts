@@ -18,8 +18,6 @@ export interface Waiting<I, A, E> {
   readonly take: (fits?: (input: I, taken: number) => boolean) => ReadonlyArray<Call<I, A, E>>
   /** What has been taken and not ended waits again, before all others: it has not been done. */
   readonly giveBack: () => void
-  /** The only one that waits, if there is one only. */
-  readonly only: () => I | undefined
   readonly has: (input: I) => boolean
   /** Ends those that have waited long enough. */
   readonly drop: (which: (input: I) => boolean, exit: Exit.Exit<A, E>) => void
@@ -59,6 +57,7 @@ export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) =>
   let current: ReadonlyArray<Entry<I, A, E>> = []
   let leading = false
   let last: number | undefined
+  let lastSize = 0
 
   const waiting: Waiting<I, A, E> = {
     take: (fits = () => true) => {
@@ -71,6 +70,7 @@ export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) =>
         current = current.slice(0, count)
       }
       for (const entry of current) entry.taken = true
+      lastSize = current.length
       return current
     },
     giveBack: () => {
@@ -83,7 +83,6 @@ export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) =>
       current = []
     },
     has: (input) => queue.some((entry) => entry.input === input),
-    only: () => (queue.length === 1 ? queue[0]?.input : undefined),
     drop: (which, exit) => {
       const dropped = queue.filter((entry) => which(entry.input))
       queue = queue.filter((entry) => !which(entry.input))
@@ -92,6 +91,7 @@ export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) =>
   }
 
   const passOn = () => {
+    current = []
     const [next] = queue
     leading = next !== undefined
     if (next === undefined) return
@@ -110,7 +110,7 @@ export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) =>
 
   /** The same fiber alone, once more, has nobody to wait for. */
   const turn = (entry: Entry<I, A, E>, fiber: number) => {
-    const alone = fiber === last && current.length === 1 && queue.length === 1
+    const alone = fiber === last && lastSize === 1 && queue.length === 1
     last = fiber
     return alone ? run(waiting, entry.input) : Effect.zipRight(Effect.yieldNow(), run(waiting, entry.input))
   }

@@ -8,20 +8,27 @@ import { busyDelays } from "../../schedule/Polling.js"
 import type { Service as ClockService } from "../../services/Clock.js"
 import type { StoreError } from "../../services/Errors.js"
 import type { Session } from "../engine.js"
-import type { Combined, Connection, Extent, Verb } from "./Database.js"
+import { storeError } from "../storeError.js"
+import type { Combined, Connection, Verb } from "./Database.js"
 import { type Call, makeGroup, type Waiting } from "./group.js"
 
 interface Write {
   readonly operation: string
   readonly verb: Verb<unknown>
-  /** One statement, which is atomic by itself. */
-  readonly alone: boolean
   readonly combined: Combined<unknown> | undefined
   /** When it first met another writer, by the monotonic clock. */
   since: number | undefined
 }
 
 type Writes = Waiting<Write, unknown, StoreError>
+
+/** Those from there on that can be done at once: of one kind, and one after the other, so that their order stays. */
+const nextOfOneKind = (calls: ReadonlyArray<Call<Write, unknown, StoreError>>, from: number) => {
+  const key = calls[from]?.input.combined?.key
+  let end = from + 1
+  while (key !== undefined && end < calls.length && calls[end]?.input.combined?.key === key) end++
+  return calls.slice(from, end)
+}
 
 export interface Writing {
   readonly clock: ClockService
@@ -40,7 +47,11 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
   const commit = (connection: Connection, operation: string) =>
     Effect.tapError(run(connection, "COMMIT", operation), () => rollback(connection))
 
-  const begin = (connection: Connection, operation: string) => run(connection, "BEGIN IMMEDIATE", operation)
+  /** What fails here for another reason than the lock was never done: a transaction that somebody left open, say. */
+  const begin = (connection: Connection, operation: string) =>
+    Effect.mapError(run(connection, "BEGIN IMMEDIATE", operation), (error) =>
+      error.reason === "busy" ? error : storeError("begin", error.cause, error.reason)
+    )
 
   const isBusy = (exit: Exit.Exit<unknown, StoreError>): boolean =>
     Exit.isFailure(exit) && Option.exists(Cause.failureOption(exit.cause), ({ reason }) => reason === "busy")
@@ -86,24 +97,20 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
 
   const together = (connection: Connection, own: Session, calls: ReadonlyArray<Call<Write, unknown, StoreError>>) =>
     Effect.gen(function* (): Effect.fn.Return<void, StoreError> {
-      const answers = new Map<Call<Write, unknown, StoreError>, unknown>()
-      for (const call of calls) {
-        if (answers.has(call)) continue
-        const { combined } = call.input
-        const mates =
-          combined === undefined ? [call] : calls.filter(({ input }) => input.combined?.key === combined.key)
-        const exit = yield* Effect.exit(doAll(own, mates))
+      const answers: Array<unknown> = []
+      while (answers.length < calls.length) {
+        const exit = yield* Effect.exit(doAll(own, nextOfOneKind(calls, answers.length)))
         if (Exit.isFailure(exit)) {
           yield* rollback(connection)
           return yield* oneByOne(connection, own, calls)
         }
-        for (const [index, mate] of mates.entries()) answers.set(mate, exit.value[index])
+        for (const answer of exit.value) answers.push(answer)
       }
       const committed = yield* Effect.exit(commit(connection, "commit"))
       if (isBusy(committed)) return yield* Effect.asVoid(committed)
       // A constraint that is checked at the end may be of one of them
       if (Exit.isFailure(committed)) return yield* oneByOne(connection, own, calls)
-      for (const call of calls) call.end(Exit.succeed(answers.get(call)))
+      for (const [index, call] of calls.entries()) call.end(Exit.succeed(answers[index]))
     })
 
   const transaction = (connection: Connection, waiting: Writes, operation: string) =>
@@ -113,25 +120,9 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
       return calls.length === 1 && call !== undefined ? single(connection, own, call) : together(connection, own, calls)
     })
 
-  /** No transaction around a single statement. Until it is done it is not taken. */
-  const statement = (connection: Connection, waiting: Writes, { verb }: Write) =>
-    Effect.flatMap(session(connection), (own) =>
-      Effect.map(
-        Effect.suspend(() => verb(own)),
-        (value) => {
-          for (const call of waiting.take(() => false)) call.end(Exit.succeed(value))
-        }
-      )
-    )
-
   const turn = (waiting: Writes, first: Write) =>
     Effect.tapError(
-      use((connection) => {
-        const only = waiting.only()
-        return only?.alone === true
-          ? statement(connection, waiting, only)
-          : transaction(connection, waiting, first.operation)
-      }),
+      use((connection) => transaction(connection, waiting, first.operation)),
       (error) => {
         if (error.reason !== "busy") return Effect.void
         waiting.giveBack()
@@ -152,8 +143,6 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
     )
   })
 
-  return <A>(operation: string, verb: Verb<A>, extent?: Extent, combined?: Combined<A>): Effect.Effect<A, StoreError> =>
-    Effect.suspend(() =>
-      write({ operation, verb, alone: extent === "statement", combined, since: undefined })
-    ) as Effect.Effect<A, StoreError>
+  return <A>(operation: string, verb: Verb<A>, combined?: Combined<A>): Effect.Effect<A, StoreError> =>
+    Effect.suspend(() => write({ operation, verb, combined, since: undefined })) as Effect.Effect<A, StoreError>
 }

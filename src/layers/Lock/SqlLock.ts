@@ -59,7 +59,7 @@ const make = (db: Database) =>
     const free = (lease: LockLease) =>
       Effect.tap(
         db.apart("write", "unlock", (session) => verbs.release(session, lease.name, lease.token)),
-        () => announce([lockTopic(lease.name)])
+        () => detached(announce([lockTopic(lease.name)]))
       )
 
     /** Waits for wakes, for the end of the holder's lease, and polls under both. Interrupted, it holds nothing. */
@@ -158,7 +158,7 @@ const make = (db: Database) =>
         Effect.flatMap(check(name), () =>
           Effect.tap(
             db.apart("write", "unlock", (session) => verbs.forceRelease(session, name)),
-            () => announce([lockTopic(name)])
+            () => detached(announce([lockTopic(name)]))
           )
         ),
       list: Effect.map(

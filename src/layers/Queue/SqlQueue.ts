@@ -23,7 +23,7 @@ import { makeLapse } from "./lapse.js"
 import { makeSweep } from "./maintain.js"
 import { makeOperations } from "./operations.js"
 import type { Claimed } from "./statements/claim.js"
-import { isOneStatement, needsTransaction } from "./statements/enqueue.js"
+import { needsTransaction } from "./statements/enqueue.js"
 import { isPlain } from "./statements/enqueuePlain.js"
 import { int } from "./statements/rows.js"
 import { makeStore, none } from "./store.js"
@@ -116,14 +116,13 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const gathered = makeGather(db, verbs, options.notifier, announceNew)
 
     const place = (queue: string, jobs: ReadonlyArray<NewJob>) => {
-      const extent = db.names.engine === "sqlite" ? isOneStatement(jobs) : needsTransaction(jobs)
-      const kind = extent ? (db.names.engine === "sqlite" ? "statement" : "transaction") : undefined
+      const extent = needsTransaction(jobs) ? "transaction" : undefined
       if (jobs.every((job) => job.expiresAt === null))
         return db.joined(
           "enqueue",
           "enqueue",
           (session) => verbs.enqueue(session, queue, jobs),
-          kind,
+          extent,
           jobs.length < mostCombined && jobs.every(isPlain)
             ? { key: `enqueue ${queue}`, input: jobs, run: combined(verbs, queue) }
             : undefined
@@ -135,7 +134,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
             late === undefined ? verbs.enqueue(session, queue, jobs) : Effect.succeed(late)
         )
       return Effect.flatMap(
-        db.joined("enqueue", "enqueue", checked, kind === "statement" ? undefined : kind),
+        db.joined("enqueue", "enqueue", checked, extent),
         (result): Effect.Effect<ReadonlyArray<Receipt>, InvalidArgument> =>
           result instanceof InvalidArgument ? Effect.fail(result) : Effect.succeed(result)
       )

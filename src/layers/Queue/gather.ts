@@ -47,6 +47,9 @@ const makeFits = () => {
   }
 }
 
+/** What those are told who were still to be sent when the connection was lost. */
+const unsent = (lost: StoreError): StoreError => storeError(connecting, lost.cause, "connection")
+
 const byQueue = (calls: Calls): ReadonlyArray<Calls> => {
   const queues = new Map<string, Array<Calls[number]>>()
   for (const call of calls) {
@@ -64,14 +67,25 @@ export const makeGather = (
   notifier: Notifier,
   ring: (queue: string) => Effect.Effect<void>
 ) => {
-  const alone = (session: Session, { end, input }: Calls[number]) =>
-    verbs
-      .enqueue(session, input.queue, input.jobs)
-      .pipe(
-        Effect.retry({ schedule: conflictRetry, while: (error) => error.reason === "conflict" }),
-        Effect.exit,
-        Effect.map(end)
-      )
+  /** One by one, until the connection is lost: the rest was never sent then. */
+  const oneByOne = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> =>
+    Effect.gen(function* () {
+      let lost: StoreError | undefined
+      for (const { end, input } of calls) {
+        const exit: Exit.Exit<ReadonlyArray<Receipt>, StoreError> = lost === undefined
+          ? yield* verbs
+              .enqueue(session, input.queue, input.jobs)
+              .pipe(
+                Effect.retry({ schedule: conflictRetry, while: (error) => error.reason === "conflict" }),
+                Effect.exit
+              )
+          : Exit.fail(unsent(lost))
+        const failure = Exit.isFailure(exit) ? Option.getOrUndefined(Cause.failureOption(exit.cause)) : undefined
+        if (lost === undefined && failure !== undefined && isUncertain(failure)) lost = failure
+        end(exit)
+      }
+      return lost
+    })
 
   /** Ends all of them; answers how the connection was lost, if it was. */
   const send = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> =>
@@ -96,13 +110,7 @@ export const makeGather = (
           const lost = error !== undefined && isUncertain(error)
           // Refused, perhaps for the sake of one of them: nobody fails for another
           if (error !== undefined && !lost && (calls.length > 1 || error.reason === "conflict"))
-            return Effect.as(
-              Effect.zipRight(
-                Effect.forEach(calls, (call) => alone(session, call), { discard: true }),
-                ring(queue)
-              ),
-              undefined
-            )
+            return Effect.zipLeft(oneByOne(session, calls), ring(queue))
           for (const { end } of calls) end(Exit.failCause(cause))
           // They may stand
           if (lost && tells) notifier.tell(queueTopic(queue))
@@ -117,7 +125,7 @@ export const makeGather = (
       for (const some of byQueue(calls)) {
         if (lost === undefined) lost = yield* send(session, some)
         // These were never sent
-        else for (const { end } of some) end(Exit.fail(storeError(connecting, lost, "connection")))
+        else for (const { end } of some) end(Exit.fail(unsent(lost)))
       }
     })
 

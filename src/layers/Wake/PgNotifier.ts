@@ -20,7 +20,11 @@ export interface Notifier {
 /** None: every NOTIFY is in its transaction. */
 export const noNotifier: Notifier = { ready: () => false, tell: () => undefined, run: () => Effect.never }
 
-export const makeNotifier = (channel: string): Notifier => {
+/** Of what is committed already: nothing to wait for the disk for. For this statement only, whoever's connection it is. */
+const text = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, t) FROM unnest($2::text[]) AS t"
+
+/** `prepare`: as a named statement. */
+export const makeNotifier = (channel: string, prepare: boolean): Notifier => {
   let pending = new Set<string>()
   let ready = false
   const waiting = Effect.unsafeMakeLatch(false)
@@ -29,11 +33,7 @@ export const makeNotifier = (channel: string): Notifier => {
     Effect.async<void, unknown>((resume) => {
       const topics = pending
       pending = new Set()
-      const query = {
-        name: "notify",
-        text: "SELECT pg_notify($1, t) FROM unnest($2::text[]) AS t",
-        values: [channel, [...topics]]
-      }
+      const query = { text, values: [channel, [...topics]], ...(prepare ? { name: "alkstore_notify" } : {}) }
       client.query(query, (error: unknown) => {
         if (error) for (const topic of topics) pending.add(topic)
         resume(error ? Effect.fail(error) : Effect.void)

@@ -68,8 +68,6 @@ export const layer = (options: PgWakeOptions) =>
           else hub.wake([payload])
         })
         yield* call((done) => void client.connect(done))
-        // Its own notifications are of what is committed already
-        yield* call((done) => void client.query("SET synchronous_commit = off", done))
         yield* call((done) => void client.query(`LISTEN ${pg.escapeIdentifier(options.channel)}`, done))
         hub.setState({ _tag: "Live" })
         hub.wakeAll()

@@ -43,7 +43,9 @@ export const makeTell = (db: Database, scope: Scope.Scope) => {
     return db
       .apart("write", "wake", (session) => write(session, topics))
       .pipe(
-        Effect.catchAll((error) => Effect.logDebug("other processes could not be told of a change; they poll", error)),
+        Effect.catchAllCause((cause) =>
+          Effect.logDebug("other processes could not be told of a change; they poll", cause)
+        ),
         Effect.zipRight(round)
       )
   })

@@ -34,9 +34,6 @@ const chunkOf = (jobs: ReadonlyArray<NewJob>): number => {
 export const needsTransaction = (jobs: ReadonlyArray<NewJob>): boolean =>
   jobs.length > 1 && (jobs.some((job) => job.dedupeKey !== null) || chunkOf(jobs) < jobs.length)
 
-/** Whether the jobs take one statement on SQLite. */
-export const isOneStatement = (jobs: ReadonlyArray<NewJob>): boolean => areAlike(jobs) && chunkOf(jobs) === jobs.length
-
 const columns =
   "queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, expires_at, expires_ms, dedupe_key, headers"
 const richColumns = `${columns}, dedupe_scope, dedupe_window_ms, ordering_key`
