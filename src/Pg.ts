@@ -16,7 +16,6 @@ import { migrate } from "./layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "./layers/Queue/SqlQueue.js"
 import * as SqlSchedules from "./layers/Schedules/SqlSchedules.js"
 import * as SqlTransfer from "./layers/Transfer/SqlTransfer.js"
-import { makeNotifier, noNotifier } from "./layers/Wake/PgNotifier.js"
 import * as PgWake from "./layers/Wake/PgWake.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import { Clock } from "./services/Clock.js"
@@ -133,7 +132,6 @@ const make = (options: Options, seams: Seams) =>
     yield* migrate(db, options.migrate === false ? "verify" : "migrate")
     const poll = Duration.decode(options.pollInterval ?? "5 seconds")
     const notify = options.notify ?? true
-    const notifier = notify ? makeNotifier(names.channel, settings.prepare) : noNotifier
     const wake =
       seams.wake ??
       (options.listen === false
@@ -141,7 +139,6 @@ const make = (options: Options, seams: Seams) =>
         : PgWake.layer({
             connection: config,
             channel: names.channel,
-            notifier,
             pollInterval: poll,
             connectTimeoutMillis: settings.connectTimeoutMillis,
             probeTimeoutMillis: 2_000
@@ -149,7 +146,7 @@ const make = (options: Options, seams: Seams) =>
     const base = Layer.merge(wake, Layer.succeed(Clock, clock))
     const engine = Layer.provideMerge(
       Layer.mergeAll(
-        SqlQueue.layer(db, { notify, notifier }),
+        SqlQueue.layer(db, { notify }),
         SqlLock.layer(db),
         SqlSchedules.layer(db, { notify }),
         SqlTransfer.layer(db, { notify })

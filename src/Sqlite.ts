@@ -17,7 +17,6 @@ import * as SqlQueue from "./layers/Queue/SqlQueue.js"
 import * as SqlSchedules from "./layers/Schedules/SqlSchedules.js"
 import { storeError } from "./layers/storeError.js"
 import * as SqlTransfer from "./layers/Transfer/SqlTransfer.js"
-import { noNotifier } from "./layers/Wake/PgNotifier.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import * as SqliteWake from "./layers/Wake/SqliteWake.js"
 import { busyRetry } from "./schedule/Polling.js"
@@ -85,7 +84,7 @@ const wakeLayer = (filename: string, names: Names, options: Options): Layer.Laye
 /** @internal */
 export const services = (db: Database): Layer.Layer<Queue | Lock | Schedules | Transfer, never, Wake | Clock> =>
   Layer.mergeAll(
-    SqlQueue.layer(db, { notify: false, notifier: noNotifier }),
+    SqlQueue.layer(db, { notify: false }),
     SqlLock.layer(db),
     SqlSchedules.layer(db, { notify: false }),
     SqlTransfer.layer(db, { notify: false })

@@ -86,14 +86,6 @@ export const outageRetry: Schedule.Schedule<unknown> = Schedule.exponential(100)
 )
 
 /**
- * Notifications of jobs that are committed go out at once, and then no more often than every so many milliseconds.
- *
- * @since 0.1.0
- * @category schedules
- */
-export const notifyPause = 5
-
-/**
  * The looks after a file event: at once, and these many milliseconds after each other.
  *
  * @since 0.1.0

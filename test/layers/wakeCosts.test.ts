@@ -57,7 +57,7 @@ test("PostgreSQL: enqueues that wait at the same moment send one notification, o
     })
   ))
 
-test("PostgreSQL: so do those of a process that listens, and tells after the commit", () =>
+test("PostgreSQL: so do those of a process that listens itself", () =>
   live(
     Effect.gen(function* () {
       const url = yield* database

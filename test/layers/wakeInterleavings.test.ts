@@ -216,31 +216,6 @@ test("PostgreSQL: what a transaction had locked that rolls back is left to the p
   return expectSome(postgres, way, { producers: [producer], gets: 1, orders: 1 })
 })
 
-/** Enqueues outside of every transaction: their notification is a statement of its own. */
-const plain: Readonly<Record<string, Case>> = {
-  "an enqueue": { producers: [enqueues], gets: 1, orders: 108 },
-  "an enqueue of many": { producers: [does((queue) => queue.enqueueMany(["a", "b", "c"]))], gets: 3, orders: 108 },
-  "one enqueue after the other": {
-    producers: [does((queue) => Effect.zipRight(queue.enqueue("a"), queue.enqueue("b")))],
-    idle: true,
-    again: true,
-    gets: 2,
-    orders: 96
-  }
-}
-
-describe("PostgreSQL, processes of their own, told after the commit (G193)", () => {
-  const way: Way = { registers: "first", channel: "live", wakes: "after" }
-  describe.each(Object.entries(plain))("%s", (_, one) => {
-    test("is not missed, in any order", async () => {
-      expect(await expectNone(postgres, way, one)).toBeGreaterThanOrEqual(one.orders)
-    })
-    test.runIf(!one.again)("would be, if the worker registered after its look", () =>
-      expectSome(postgres, { ...way, registers: "late" }, one)
-    )
-  })
-})
-
 describe("PostgreSQL, while the channel comes up (G193)", () => {
   const one = cases["an enqueue in a transaction"] as Case
   const way = (channel: Way["channel"]): Way => ({ registers: "first", channel, wakes: true })

@@ -18,18 +18,15 @@ import { postgresNames, sqliteNames } from "../../src/layers/engine.js"
 import { migrate } from "../../src/layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "../../src/layers/Queue/SqlQueue.js"
 import { storeError } from "../../src/layers/storeError.js"
-import type { Notifier } from "../../src/layers/Wake/PgNotifier.js"
 import { Clock, type Service as ClockService } from "../../src/services/Clock.js"
 import { Wake, type Service as WakeService } from "../../src/services/Wake.js"
-import { actor, type Stage } from "./steps.js"
+import type { Stage } from "./steps.js"
 
 export interface ProcessOptions {
   readonly stage: Stage
   readonly wake: WakeService
   /** Whether it sends notifications with its commits. */
   readonly notify: boolean
-  /** Who sends them afterwards instead, where that is done. */
-  readonly notifier: Notifier
 }
 
 export type Process = Layer.Layer<Queue.Queue | Wake | Clock>
@@ -37,8 +34,6 @@ export type Process = Layer.Layer<Queue.Queue | Wake | Clock>
 export interface SteppedEngine {
   readonly engine: "postgres" | "sqlite"
   readonly process: (options: ProcessOptions) => Effect.Effect<Process, unknown, Scope.Scope>
-  /** A connection of its own whose queries are steps. */
-  readonly client: (stage: Stage, name: string) => pg.Client
   /** Statements that were ever sent. */
   readonly sent: () => number
 }
@@ -56,13 +51,10 @@ const stepOf = ({ stage }: ProcessOptions, text: string, part = isPart) => {
 const services = (
   db: Database,
   clock: ClockService,
-  { notifier, notify, wake }: ProcessOptions
+  { notify, wake }: ProcessOptions
 ): Effect.Effect<Process, never, Scope.Scope> => {
   const base = Layer.merge(Layer.succeed(Wake, wake), Layer.succeed(Clock, clock))
-  return Effect.map(
-    Layer.build(Layer.provideMerge(SqlQueue.layer(db, { notify, notifier }), base)),
-    Layer.succeedContext
-  )
+  return Effect.map(Layer.build(Layer.provideMerge(SqlQueue.layer(db, { notify }), base)), Layer.succeedContext)
 }
 
 /** What depends on how much time has passed here is the same each time. */
@@ -133,20 +125,6 @@ export const steppedPostgres = (url: string, connections = 8): Effect.Effect<Ste
     return {
       engine: "postgres",
       sent: () => sent,
-      client: (stage, name) => {
-        const ask = (
-          { text, values }: { readonly text: string; readonly values: ReadonlyArray<unknown> },
-          done: (error: unknown) => void
-        ) =>
-          void Effect.flatMap(lent, (client) => stage.step("notifies", query(client, text, values))).pipe(
-            Effect.scoped,
-            Effect.zipLeft(stage.step("hears", Effect.void)),
-            Effect.match({ onFailure: done, onSuccess: () => done(null) }),
-            Effect.locally(actor, name),
-            Effect.runFork
-          )
-        return { query: ask } as unknown as pg.Client
-      },
       process: (options) => {
         /** A class of its own: by that a client's transactions are known. */
         class Mine {
@@ -202,7 +180,6 @@ export const steppedSqlite: Effect.Effect<SteppedEngine, unknown, Scope.Scope> =
   const engine: SteppedEngine = {
     engine: "sqlite",
     sent: () => 0,
-    client: () => new pg.Client(),
     process: (options) => {
       const connection = connectionOf((text, values) =>
         stepOf(

@@ -3,9 +3,8 @@
  * product's own: its state, which subscribes, and its fetcher; but nobody runs what it has claimed.
  */
 import type { Queue } from "alkstore"
-import { Clock, Deferred, Duration, Effect, Fiber, Queue as Mailbox, Scope } from "effect"
+import { Deferred, Duration, Effect, Fiber, Queue as Mailbox, Scope } from "effect"
 import type pg from "pg"
-import { makeNotifier, noNotifier } from "../../src/layers/Wake/PgNotifier.js"
 import { makeWakeHub } from "../../src/layers/Wake/WakeHub.js"
 import type { Service as QueueService } from "../../src/services/QueueStore.js"
 import type { Subscription, Service as WakeService } from "../../src/services/Wake.js"
@@ -13,7 +12,7 @@ import { fetcher } from "../../src/workers/fetcher.js"
 import { makeState } from "../../src/workers/makeState.js"
 import { checkPolicy } from "../../src/workers/policy.js"
 import { postgresChannel, type SteppedEngine } from "./steppedEngines.js"
-import { actor, type Choose, everyOrder, makeStage, type Stage } from "./steps.js"
+import { actor, type Choose, everyOrder, makeStage } from "./steps.js"
 
 export type AnyQueue = Queue.Definition<unknown, unknown>
 export type Act = Effect.Effect<unknown, unknown, Queue.Queue>
@@ -29,11 +28,8 @@ export interface Way {
    * itself as the first of its steps, or after its first look; or somebody who takes these steps meanwhile.
    */
   readonly channel: "none" | "live" | "first" | "late" | ReadonlyArray<"LISTEN" | "wakeAll">
-  /**
-   * Whether producers send wakes: within the process, or notifications, which go with their commits, or for enqueues of
-   * their own right after.
-   */
-  readonly wakes: boolean | "after"
+  /** Whether producers send wakes: within the process, or notifications, which go with their commits. */
+  readonly wakes: boolean
 }
 
 export interface Scene {
@@ -62,12 +58,6 @@ export interface World {
 const hour = Duration.hours(1)
 const elsewhere = () => makeWakeHub({ _tag: "Live" }, hour).service
 const listening = `LISTEN "${postgresChannel}"`
-
-/** Time passes when there is nothing else to do. */
-const pausing = (stage: Stage): Clock.Clock => ({
-  ...Clock.make(),
-  sleep: () => stage.step("pauses", Effect.void, (others) => others === 0)
-})
 
 /** The processes, which one play after the other uses, each with a queue of its own. */
 const theatre = ({ engine, listener }: World, way: Way, { concurrency, idle = false, makeQueue, producers }: Scene) =>
@@ -106,27 +96,20 @@ const theatre = ({ engine, listener }: World, way: Way, { concurrency, idle = fa
       return all.length === 0 ? Effect.void : stage.step("registers", Effect.all(all))
     })
     const notify = apart && way.wakes !== false
-    const here = yield* engine.process({ stage, wake, notify, notifier: noNotifier })
-    const theirs = yield* Effect.forEach(producers, () => {
-      const notifier = way.wakes === "after" ? makeNotifier(postgresChannel, true) : noNotifier
-      const there = engine.process({ stage, wake: elsewhere(), notify, notifier })
-      return Effect.map(apart ? there : Effect.succeed(here), (process) => ({ process, notifier }))
-    })
-    const checker = yield* engine.process({ stage, wake: elsewhere(), notify: false, notifier: noNotifier })
+    const here = yield* engine.process({ stage, wake, notify })
+    const theirs = yield* Effect.forEach(producers, () =>
+      apart ? engine.process({ stage, wake: elsewhere(), notify }) : Effect.succeed(here)
+    )
+    const checker = yield* engine.process({ stage, wake: elsewhere(), notify: false })
     yield* ask(way.channel === "live" ? listening : "UNLISTEN *")
 
     return (choose: Choose) =>
       Effect.gen(function* () {
         const queue = makeQueue()
         const acts = yield* Effect.forEach(producers, (prepare, n) => {
-          const { notifier, process } = theirs[n] as (typeof theirs)[number]
+          const process = theirs[n] as (typeof theirs)[number]
           return Effect.map(Effect.provide(prepare(queue), process), (act) =>
-            Effect.forkScoped(notifier.run(engine.client(stage, `${n + 1}`))).pipe(
-              Effect.withClock(pausing(stage)),
-              Effect.zipLeft(Effect.yieldNow()),
-              Effect.zipRight(Effect.provide(act, process)),
-              Effect.locally(actor, `${n + 1}`)
-            )
+            Effect.locally(Effect.provide(act, process), actor, `${n + 1}`)
           )
         })
         if (way.channel !== "live") yield* ask("UNLISTEN *")

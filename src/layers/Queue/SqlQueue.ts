@@ -113,7 +113,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       })
     }
 
-    const gathered = makeGather(db, verbs, options.notifier, announceNew)
+    const gathered = makeGather(db, verbs, announceNew)
 
     const place = (queue: string, jobs: ReadonlyArray<NewJob>) => {
       const extent = needsTransaction(jobs) ? "transaction" : undefined

@@ -6,12 +6,10 @@ import { Cause, Effect, Exit, Option } from "effect"
 import { conflictRetry } from "../../schedule/Polling.js"
 import type { StoreError, TransactionOpen } from "../../services/Errors.js"
 import type { NewJob, Receipt } from "../../services/QueueStore.js"
-import { queueTopic } from "../../services/Wake.js"
 import type { Database } from "../Database/Database.js"
 import { type Call, makeGroup } from "../Database/group.js"
 import type { Session } from "../engine.js"
 import { connecting, isUncertain, storeError } from "../storeError.js"
-import type { Notifier } from "../Wake/PgNotifier.js"
 import { isPlain } from "./statements/enqueuePlain.js"
 import type { Verbs } from "./verbs.js"
 
@@ -61,12 +59,7 @@ const byQueue = (calls: Calls): ReadonlyArray<Calls> => {
 }
 
 /** `ring` wakes this process's own workers, whatever becomes of the callers meanwhile. */
-export const makeGather = (
-  db: Database,
-  verbs: Verbs,
-  notifier: Notifier,
-  ring: (queue: string) => Effect.Effect<void>
-) => {
+export const makeGather = (db: Database, verbs: Verbs, ring: (queue: string) => Effect.Effect<void>) => {
   /** One by one, until the connection is lost: the rest was never sent then. */
   const oneByOne = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> =>
     Effect.gen(function* () {
@@ -94,10 +87,8 @@ export const makeGather = (
       if (first === undefined) return Effect.succeed(undefined)
       const jobs = calls.length === 1 ? first.input.jobs : calls.flatMap(({ input }) => input.jobs)
       const { queue } = first.input
-      const tells = notifier.ready()
-      return Effect.matchCauseEffect((tells ? verbs.enqueueQuietly : verbs.enqueue)(session, queue, jobs), {
+      return Effect.matchCauseEffect(verbs.enqueue(session, queue, jobs), {
         onSuccess: (receipts) => {
-          if (tells) notifier.tell(queueTopic(queue))
           let from = 0
           for (const { end, input } of calls) {
             end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
@@ -113,7 +104,6 @@ export const makeGather = (
             return Effect.zipLeft(oneByOne(session, calls), ring(queue))
           for (const { end } of calls) end(Exit.failCause(cause))
           // They may stand
-          if (lost && tells) notifier.tell(queueTopic(queue))
           return Effect.as(lost ? ring(queue) : Effect.void, lost ? error : undefined)
         }
       })

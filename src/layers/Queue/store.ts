@@ -43,7 +43,7 @@ const sharing = (pass: (queue: string) => Effect.Effect<Advanced, TransactionOpe
     })
 }
 
-export const makeStore = (db: Database, options: Pick<SqlQueueOptions, "notify">) =>
+export const makeStore = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
     const wake = yield* Wake
     const scope = yield* Effect.scope

@@ -3,7 +3,6 @@
  */
 import type { Database } from "../Database/Database.js"
 import { type Statement, statement } from "../engine.js"
-import type { Notifier } from "../Wake/PgNotifier.js"
 import { claim } from "./statements/claim.js"
 import { counts } from "./statements/counts.js"
 import { define } from "./statements/define.js"
@@ -20,16 +19,12 @@ import { sweep } from "./statements/sweep.js"
 export interface SqlQueueOptions {
   /** Send a NOTIFY with what makes work visible (PostgreSQL). */
   readonly notify: boolean
-  /** Tells of what has been committed, in place of a NOTIFY in the commit. */
-  readonly notifier: Notifier
 }
 
 export interface Verbs {
   readonly present: Statement
   readonly define: ReturnType<(typeof define)["postgres"]>
   readonly enqueue: ReturnType<(typeof enqueue)["postgres"]>
-  /** The same without a NOTIFY: for who tells otherwise. */
-  readonly enqueueQuietly: ReturnType<(typeof enqueue)["postgres"]>
   readonly claim: ReturnType<(typeof claim)["postgres"]>
   readonly settle: ReturnType<(typeof settle)["postgres"]>
   readonly renew: ReturnType<(typeof renew)["postgres"]>
@@ -42,11 +37,10 @@ export interface Verbs {
   readonly operate: ReturnType<(typeof operate)["postgres"]>
 }
 
-export const makeVerbs = ({ names }: Database, { notify }: Pick<SqlQueueOptions, "notify">): Verbs => ({
+export const makeVerbs = ({ names }: Database, { notify }: SqlQueueOptions): Verbs => ({
   present: statement(names, "present", `SELECT ${names.now} AS now`),
   define: define[names.engine](names),
   enqueue: enqueue[names.engine](names, notify),
-  enqueueQuietly: enqueue[names.engine](names, false),
   claim: claim[names.engine](names),
   settle: settle[names.engine](names, notify),
   renew: renew[names.engine](names),

@@ -7,14 +7,11 @@ import { type Duration, Effect, Layer } from "effect"
 import pg from "pg"
 import { listenProbe, reconnect } from "../../schedule/Reconnect.js"
 import { Wake } from "../../services/Wake.js"
-import type { Notifier } from "./PgNotifier.js"
 import { makeWakeHub } from "./WakeHub.js"
 
 export interface PgWakeOptions {
   readonly connection: pg.ClientConfig
   readonly channel: string
-  /** Who tells of what this process has committed. */
-  readonly notifier: Notifier
   readonly pollInterval: Duration.Duration
   readonly connectTimeoutMillis: number
   readonly probeTimeoutMillis: number
@@ -61,18 +58,15 @@ export const layer = (options: PgWakeOptions) =>
         )
         client.on("error", () => lost.unsafeOpen())
         client.on("end", () => lost.unsafeOpen())
-        client.on("notification", ({ payload, processId }) => {
-          // What this connection itself has told was known here before
-          if (processId === (client as unknown as { processID?: number }).processID) return
-          if (payload === undefined || payload === "") hub.wakeAll()
-          else hub.wake([payload])
-        })
+        client.on("notification", ({ payload }) =>
+          payload === undefined || payload === "" ? hub.wakeAll() : hub.wake([payload])
+        )
         yield* call((done) => void client.connect(done))
         yield* call((done) => void client.query(`LISTEN ${pg.escapeIdentifier(options.channel)}`, done))
         hub.setState({ _tag: "Live" })
         hub.wakeAll()
         const probe = call((done) => void client.query(`SELECT 1`, done)).pipe(Effect.repeat(listenProbe))
-        yield* Effect.raceFirst(Effect.raceFirst(lost.await, probe), options.notifier.run(client))
+        yield* Effect.raceFirst(lost.await, probe)
         return yield* Effect.fail(new Error("the LISTEN connection was lost"))
       })
 
