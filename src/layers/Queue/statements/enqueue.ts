@@ -5,7 +5,7 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { NewJob, Receipt } from "../../../services/QueueStore.js"
 import { type Names, nextval, type PerEngine, type Session, statement } from "../../engine.js"
-import { areAlike, enqueuePlain } from "./enqueuePlain.js"
+import { areAlike, enqueuePlain, plainParameters } from "./enqueuePlain.js"
 import { added, dueAt, heldBy, isFree, isSpent, replaceText } from "./holder.js"
 import { advanceKey } from "./lanes.js"
 import { bool, int } from "./rows.js"
@@ -234,21 +234,9 @@ const sqlite: Enqueue = (n) => {
           // A key whose job was deleted by hand holds nobody off
           if (held !== undefined) yield* session.execute(orphan, { queue, key })
         }
-        const [row] = yield* session.execute(insert, {
-          queue,
-          payload: job.payload,
-          priority: job.priority,
-          maxAttempts: job.maxAttempts,
-          delay: job.delayMillis,
-          runAt: job.runAt,
-          expiresMillis: job.expiresMillis,
-          expiresAt: job.expiresAt,
-          key,
-          headers: job.headers,
-          scope: job.dedupeScope,
-          window: job.dedupeWindowMillis,
-          place: job.orderingKey
-        })
+        const rest = { key, scope: job.dedupeScope, window: job.dedupeWindowMillis, place: job.orderingKey }
+        const given = Object.assign(plainParameters(n, queue, job, job.payload), rest)
+        const [row] = yield* session.execute(insert, given)
         const id = int(row?.id)
         if (key !== null) yield* session.execute(hold, { queue, key, id })
         const blocked = job.orderingKey !== null && (yield* advance(session, queue, job.orderingKey)) !== id

@@ -37,7 +37,8 @@ export const areAlike = (jobs: ReadonlyArray<NewJob>): boolean => {
 const columns =
   "queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, expires_at, expires_ms, headers"
 
-const parameters = (n: Names, queue: string, job: NewJob) => ({
+/** What is said once of jobs that are alike, and their payload or payloads. */
+export const plainParameters = (n: Names, queue: string, job: NewJob, payload: unknown) => ({
   queue,
   channel: n.channel,
   priority: job.priority,
@@ -47,7 +48,7 @@ const parameters = (n: Names, queue: string, job: NewJob) => ({
   expiresMillis: job.expiresMillis,
   expiresAt: job.expiresAt,
   headers: job.headers,
-  payload: undefined as unknown
+  payload
 })
 
 const postgres: EnqueuePlain = (n, notify) => {
@@ -74,8 +75,8 @@ const postgres: EnqueuePlain = (n, notify) => {
   return (session, queue, jobs) => {
     const [first] = jobs
     if (first === undefined) return Effect.succeed([])
-    const given = parameters(n, queue, first)
-    given.payload = jobs.length === 1 ? first.payload : jobs.map((job) => job.payload)
+    const payload = jobs.length === 1 ? first.payload : jobs.map((job) => job.payload)
+    const given = plainParameters(n, queue, first, payload)
     return Effect.map(session.execute(jobs.length === 1 ? one : many, given), ([row]) => {
       const dueAt = int(row?.due)
       const now = int(row?.now)
@@ -104,13 +105,12 @@ const sqlite: EnqueuePlain = (n) => {
   return (session, queue, jobs) => {
     const [first] = jobs
     if (first === undefined) return Effect.succeed([])
-    const given = parameters(n, queue, first)
     if (jobs.length === 1) {
-      given.payload = first.payload
+      const given = plainParameters(n, queue, first, first.payload)
       return Effect.map(session.execute(one, given), ([row]) => [added(int(row?.id), int(row?.wait), 0)])
     }
-    given.payload = JSON.stringify(jobs.map((job) => job.payload))
-    return Effect.map(session.execute(many, given), (rows) =>
+    const payload = JSON.stringify(jobs.map((job) => job.payload))
+    return Effect.map(session.execute(many, plainParameters(n, queue, first, payload)), (rows) =>
       // Ids are given in the order of the list; a RETURNING has none
       rows.map((row) => added(int(row.id), int(row.wait), 0)).sort((a, b) => a.id - b.id)
     )
