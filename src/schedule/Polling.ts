@@ -100,4 +100,4 @@ export const eventLooks: ReadonlyArray<number> = [1, 3]
  * @since 0.1.0
  * @category schedules
  */
-export const idleLooks = { after: 10, millis: 10 }
+export const idleLooks = { after: 10, millis: 100 }
