@@ -90,7 +90,7 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
     const handle: Job<A> = Object.assign(jobInfo(row), {
       payload,
       lease,
-      ack: settle(() => ({ _tag: "Ack", id: row.id, token: row.token })),
+      ack: settle(() => Settlement.done(row)),
       retry: (options = {}) =>
         Effect.flatMap(delayed("delay", options.delay, Settlement.defaultDelayMillis(row.failures + 1)), (delay) =>
           Effect.flatMap(now, (at) => settle(() => Settlement.failed(row, error(at, options.error), delay)))

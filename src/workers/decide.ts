@@ -67,7 +67,7 @@ export const decide = (ending: Ending): Effect.Effect<Decision> =>
   Effect.suspend(() => {
     const { exit, row, stop } = ending
     if (Exit.isSuccess(exit) && stop !== "stuck") {
-      return Effect.succeed({ settlement: { _tag: "Ack", id: row.id, token: row.token }, error: undefined } as Decision)
+      return Effect.succeed({ settlement: Settlement.done(row), error: undefined })
     }
     const cause = Exit.isSuccess(exit) ? Cause.empty : exit.cause
     if (stop === "shutdown" || stop === "unreachable")

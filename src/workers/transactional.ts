@@ -7,7 +7,7 @@ import { Effect, Predicate, type Scope } from "effect"
 import type { StoreError } from "../services/Errors.js"
 import { leaseLost } from "../services/handle.js"
 import { Snooze } from "../services/Job.js"
-import type { Settlement } from "../services/Settlement.js"
+import * as Settlement from "../services/Settlement.js"
 import { explains } from "./acknowledger.js"
 import type { Held, WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
@@ -32,7 +32,7 @@ const stands = ({ policy, queue }: WorkerState, { row }: Held) =>
 const fence = (state: WorkerState, held: Held) =>
   Effect.gen(function* () {
     const { row } = held
-    const ack: Settlement = { _tag: "Ack", id: row.id, token: row.token }
+    const ack = Settlement.done(row)
     const [outcome = "lost"] = yield* state.queue.settle(row.queue, [ack])
     if (outcome === "done") {
       held.settledByHand = ack
