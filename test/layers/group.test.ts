@@ -55,7 +55,8 @@ const play = (runs: ReadonlyArray<Run>, steps: ReadonlyArray<Step>) =>
     let next = 0
 
     const take = (waiting: Group, most: number) => {
-      const calls = waiting.take((_, taken) => taken < most)
+      let left = most
+      const calls = waiting.take(() => left-- > 0)
       for (const { input } of calls) {
         if (over.has(input)) wrong.push(`${input} was taken after its end`)
         const leader = failed.get(input)?.leader

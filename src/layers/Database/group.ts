@@ -15,7 +15,7 @@ export interface Call<I, A, E> {
 /** The calls that wait. */
 export interface Waiting<I, A, E> {
   /** Takes the first ones for a run, which ends each of them: at least one, and more as long as `fits` says so. */
-  readonly take: (fits?: (input: I, taken: number) => boolean) => ReadonlyArray<Call<I, A, E>>
+  readonly take: (fits?: (input: I) => boolean) => ReadonlyArray<Call<I, A, E>>
   /** What has been taken and not ended waits again, before all others: it has not been done. */
   readonly giveBack: () => void
   readonly has: (input: I) => boolean
@@ -61,8 +61,9 @@ export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) =>
 
   const waiting: Waiting<I, A, E> = {
     take: (fits = () => true) => {
-      let count = 1
-      while (count < queue.length && fits((queue[count] as Entry<I, A, E>).input, count)) count++
+      // The first is asked for too: it may have used up what there is room for
+      const end = queue.findIndex(({ input }, index) => !fits(input) && index > 0)
+      const count = end === -1 ? queue.length : end
       current = queue
       queue = []
       if (count < current.length) {
