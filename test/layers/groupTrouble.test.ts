@@ -9,13 +9,14 @@ import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
 import BetterSqlite from "better-sqlite3"
 import { Context, Effect, Either, Exit, Fiber, FiberId, Layer, Redacted, Schema } from "effect"
-import pg from "pg"
 import { expect, inject, it } from "vitest"
+import { activity } from "../../src/layers/Database/Database.js"
 import { makeWrites } from "../../src/layers/Database/writes.js"
 import { temporaryFile } from "../support/engines.js"
 import { Letters, live, wait } from "../support/outages.js"
 import { createDatabase, withClient } from "../support/postgres.js"
 import { startProxy } from "../support/proxy.js"
+import { connectTo } from "../support/steppedEngines.js"
 
 const query = (url: string, text: string) =>
   Effect.promise(() => withClient(url, async (client) => (await client.query(text)).rows))
@@ -27,12 +28,6 @@ const pgEngine = (url: string, options: Pg.Options = {}) =>
       PgClient.layer({ url: Redacted.make(url) })
     )
   ).pipe(Effect.tap((built) => Effect.provide(Letters.enqueue("warm"), built)))
-
-const connectTo = async (url: string) => {
-  const client = new pg.Client({ connectionString: url })
-  await client.connect()
-  return client
-}
 
 const trigger = (url: string, body: string) =>
   query(
@@ -154,7 +149,8 @@ it("G190 SQLite without WAL: a leader that is interrupted while its COMMIT meets
         )
         yield* Effect.repeatN(Effect.yieldNow(), turns)
         yield* Fiber.interruptAsFork(calls[0] as (typeof calls)[number], FiberId.none)
-        yield* Effect.sleep(15)
+        const before = activity.total
+        yield* wait("others have tried", () => activity.total > before + 1)
         reader.exec("COMMIT")
         const exits = yield* Effect.forEach(calls.slice(1), (call) =>
           Effect.timeout(Effect.disconnect(Fiber.await(call)), "5 seconds")
@@ -207,10 +203,7 @@ it("G193 PG: an enqueue that is interrupted after it was sent wakes the workers 
       const worker = yield* Effect.provide(Worker.make(Letters, { handler: () => Effect.void }), mine)
       const acked = (count: number) => async () => (await Effect.runPromise(worker.status)).acked === count
       yield* wait("the first one has been worked on", acked(1))
-      const lock = yield* Effect.acquireRelease(
-        Effect.promise(() => connectTo(url)),
-        (client) => Effect.promise(() => client.end())
-      )
+      const lock = yield* connectTo(url)
       yield* Effect.promise(() => lock.query("BEGIN; LOCK TABLE alkstore.jobs IN SHARE MODE"))
       const enqueuing = yield* Effect.forkDaemon(Effect.provide(Letters.enqueue("a"), mine))
       const waits = "SELECT 1 FROM pg_locks WHERE NOT granted"

@@ -2,7 +2,8 @@
 import { Queue, Wake, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
-import { Deferred, Effect, Layer, Redacted, Schedule, Schema } from "effect"
+import BetterSqlite from "better-sqlite3"
+import { Deferred, Effect, Queue as EffectQueue, Layer, Redacted, Schedule, Schema } from "effect"
 import { expect, inject, test } from "vitest"
 import { temporaryFile } from "../support/engines.js"
 import { createDatabase } from "../support/postgres.js"
@@ -44,4 +45,27 @@ test("G60 SQLite: a wake crosses from one client of the file to all others", asy
     reaches(Sqlite.layerFile(filename, { pollInterval: "1 hour", sweeper: false }))
   )
   expect(await Effect.runPromise(Effect.scoped(program))).toBe("a")
+})
+
+test("G60 SQLite: what another program writes by hand, which no wake is about, is found by the poll", async () => {
+  const program = Effect.gen(function* () {
+    const filename = yield* temporaryFile
+    const mine = yield* Layer.build(Sqlite.layerFile(filename, { sweeper: false, scheduler: false }))
+    const got = yield* EffectQueue.unbounded<string>()
+    const handler = ({ payload }: { readonly payload: string }) => EffectQueue.offer(got, payload)
+    yield* Effect.provide(live, mine)
+    const worker = yield* Effect.provide(Worker.make(Letters, { handler }), mine)
+    yield* Effect.provide(Letters.enqueue("first"), mine)
+    yield* EffectQueue.take(got)
+    yield* Effect.repeat(worker.status, { until: ({ acked }) => acked === 1, schedule: Schedule.spaced("10 millis") })
+    const other = new BetterSqlite(filename)
+    // An id that was there before: not among the new ones
+    other.exec(
+      "INSERT INTO _alkstore_jobs (id, queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at) VALUES (1, 'letters', '\"by hand\"', 0, 0, 20, 0, 0, 0)"
+    )
+    other.close()
+    // Well before the minute after which a worker looks by itself
+    return yield* Effect.timeout(EffectQueue.take(got), "20 seconds")
+  })
+  expect(await Effect.runPromise(Effect.scoped(program))).toBe("by hand")
 })
