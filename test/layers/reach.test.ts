@@ -57,11 +57,15 @@ test("G60 SQLite: what another program writes by hand, which no wake is about, i
     const worker = yield* Effect.provide(Worker.make(Letters, { handler }), mine)
     yield* Effect.provide(Letters.enqueue("first"), mine)
     yield* EffectQueue.take(got)
-    yield* Effect.repeat(worker.status, { until: ({ acked }) => acked === 1, schedule: Schedule.spaced("10 millis") })
+    // It knows of nothing to come: its own next look is a minute off
+    yield* Effect.repeat(worker.health, {
+      until: ({ lastClaimMillisAgo }) => (lastClaimMillisAgo ?? 0) > 2_000,
+      schedule: Schedule.spaced("10 millis")
+    })
     const other = new BetterSqlite(filename)
-    // An id that was there before: not among the new ones
+    // Not among the ids that are new
     other.exec(
-      "INSERT INTO _alkstore_jobs (id, queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at) VALUES (1, 'letters', '\"by hand\"', 0, 0, 20, 0, 0, 0)"
+      "INSERT INTO _alkstore_jobs (id, queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at) VALUES (0, 'letters', '\"by hand\"', 0, 0, 20, 0, 0, 0)"
     )
     other.close()
     // Well before the minute after which a worker looks by itself
