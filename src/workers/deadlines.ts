@@ -93,13 +93,20 @@ export const deadlines = (
   failed: (reason: string) => Effect.Effect<void>
 ): Effect.Effect<never> =>
   Effect.gen(function* () {
-    // From here on whatever comes nearer opens the latch, also while this pass is under way
     yield* state.rearm.close
     state.armedFor = never
     const now = yield* state.clock.monotonic
-    for (const held of [...state.held.values()]) yield* look(state, held, now, state.queue.holdsWriteLock, next)
+    // In one go, without a step of the runtime for each job: there may be thousands, and most passes find none due
+    const due: Array<Held> = []
+    let at = never
+    for (const held of state.held.values()) {
+      const next = nextLook(state, held)
+      if (next <= now) due.push(held)
+      else if (next < at) at = next
+    }
+    for (const held of due) yield* look(state, held, now, state.queue.holdsWriteLock, next)
     if (state.stuck > state.policy.concurrency) yield* failed(`${state.stuck} handlers ignore their interruption`)
-    const at = Math.min(never, ...[...state.held.values()].map((held) => nextLook(state, held)))
+    if (due.length > 0) return
     state.armedFor = at
     const wait = at === never ? Effect.never : Effect.sleep(sleepMillis(at - (yield* state.clock.monotonic)))
     yield* Effect.raceFirst(state.rearm.await, wait)

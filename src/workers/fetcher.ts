@@ -10,9 +10,9 @@ import * as Settlement from "../services/Settlement.js"
 import type { WakeState } from "../services/Wake.js"
 import { nextMembers } from "./batch.js"
 import { notePaused } from "./controller.js"
-import { arm, makeHeld, makeRun, offerSettle, type WorkerState } from "./held.js"
+import { arm, makeHeld, makeRun, offerSettle, type Run, type WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
-import type { JobFork } from "./jobFork.js"
+import type { JobFork, Runs } from "./jobFork.js"
 import type { Perform } from "./perform.js"
 import { runJob } from "./runJob.js"
 
@@ -33,20 +33,23 @@ export interface Starter {
   readonly start: () => void
 }
 
-export const makeStarter = (state: WorkerState, perform: Perform, fork: JobFork): Starter => {
-  const start = () => {
-    while (state.running < state.policy.concurrency) {
-      const members = nextMembers(state)
-      if (members.length === 0) return
-      const run = makeRun(members)
-      for (const held of members) {
-        held.phase = "running"
-        held.run = run
-      }
-      state.running++
-      run.fiber = fork(members, (scope) => runJob(state, run, perform, scope, start))
+export const makeStarter = (state: WorkerState, perform: Perform, makeFork: (runs: Runs) => JobFork): Starter => {
+  const take = (): Run | undefined => {
+    if (state.running >= state.policy.concurrency) return undefined
+    const members = nextMembers(state)
+    if (members.length === 0) return undefined
+    const run = makeRun(members)
+    for (const held of members) {
+      held.phase = "running"
+      held.run = run
     }
+    state.running++
+    return run
   }
+  const start = () => {
+    for (let run = take(); run !== undefined; run = take()) fork(run)
+  }
+  const fork = makeFork({ take, start, life: (run, scope, goOn) => runJob(state, run, perform, scope, start, goOn) })
   return { start }
 }
 

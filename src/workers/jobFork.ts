@@ -1,15 +1,40 @@
 /**
- * Fibers for jobs: each starts uninterruptible, with a Scope of its own and its job in the log annotations. Set in the
- * fiber's beginnings instead of by wrapping effects, which would cost a job more than all else together.
+ * Fibers for runs: each starts uninterruptible, with a Scope of its own and its jobs in the log annotations. What costs
+ * most is to make a fiber; so one goes on with the next run as long as the last has left nothing behind in it: it forked
+ * nothing, was not interrupted, and its jobs were done. What a handler may have set is reset between two runs.
  */
-import { Context, Effect, FiberId, FiberRef, FiberRefs, HashMap, Runtime, RuntimeFlags, Scope } from "effect"
+import {
+  Cause,
+  Context,
+  Effect,
+  type Fiber,
+  FiberId,
+  FiberRef,
+  FiberRefs,
+  HashMap,
+  Runtime,
+  RuntimeFlags,
+  Scope,
+  Supervisor
+} from "effect"
 import type { Held, Run } from "./held.js"
 
-/** It belongs to no other fiber: it ends by its job's end or an interrupt. */
-export type JobFork = (
-  members: ReadonlyArray<Held>,
-  life: (scope: Scope.CloseableScope) => Effect.Effect<void, never, Scope.Scope>
-) => Run["fiber"]
+/** What a fiber does with its runs. */
+export interface Runs {
+  /** One run; ends with `goOn` when all of it went well. */
+  readonly life: (
+    run: Run,
+    scope: Scope.CloseableScope,
+    goOn: Effect.Effect<void>
+  ) => Effect.Effect<void, never, Scope.Scope>
+  /** The next run for a free slot, if there are both. */
+  readonly take: () => Run | undefined
+  /** A fiber each for whatever else there is to run. */
+  readonly start: () => void
+}
+
+/** Performs a run, and others after it, in a fiber that belongs to no other: it ends by itself, or by an interrupt. */
+export type JobFork = (first: Run) => void
 
 /** Scopes are made by the hundred: running the effect that makes one costs more than the Scope. */
 const makeScopes = () => {
@@ -21,32 +46,88 @@ const makeScopes = () => {
   }
 }
 
-export const makeJobFork = <R>(runtime: Runtime.Runtime<R>, queue: string, worker: string): JobFork => {
+/** Knows whether a fiber has forked: its children end with it, and nobody else's run may be in it till then. */
+class Forks extends Supervisor.AbstractSupervisor<void> {
+  forked = false
+  override readonly value = Effect.void
+  override onStart(): void {
+    this.forked = true
+  }
+}
+
+const annotate = (
+  outer: HashMap.HashMap<string, unknown>,
+  members: ReadonlyArray<Held>
+): HashMap.HashMap<string, unknown> => {
+  const [first] = members
+  return members.length > 1
+    ? HashMap.set(outer, "jobs", members.map(({ row }) => row.id).join(", "))
+    : HashMap.set(HashMap.set(outer, "job", first?.row.id), "attempt", first?.row.attempt)
+}
+
+/** The FiberRefs of a run; an interrupt that has come for it already is kept. */
+const refsOf =
+  (base: FiberRefs.FiberRefs, context: Context.Context<Scope.Scope>, annotations: HashMap.HashMap<string, unknown>) =>
+  (id: FiberId.Runtime, before: FiberRefs.FiberRefs): FiberRefs.FiberRefs => {
+    // Not by FiberRefs.updateAs, which compares each new value with the old one, part by part
+    const locals = new Map(base.locals)
+    locals.set(FiberRef.currentContext, [[id, context]])
+    locals.set(FiberRef.currentLogAnnotations, [[id, annotations]])
+    const interrupted = before.locals.get(FiberRef.interruptedCause)
+    if (interrupted !== undefined) locals.set(FiberRef.interruptedCause, interrupted)
+    return FiberRefs.unsafeMake(locals)
+  }
+
+export const makeJobFork = <R>(
+  runtime: Runtime.Runtime<R>,
+  queue: string,
+  worker: string,
+  { life, start, take }: Runs
+): JobFork => {
   const outer = FiberRefs.getOrDefault(runtime.fiberRefs, FiberRef.currentLogAnnotations).pipe(
     HashMap.set("worker", worker as unknown),
     HashMap.set("queue", queue as unknown)
   )
+  const supervisor = FiberRefs.getOrDefault(runtime.fiberRefs, FiberRef.currentSupervisor)
+  const runtimeFlags = RuntimeFlags.disable(runtime.runtimeFlags, RuntimeFlags.Interruption)
   const makeScope = makeScopes()
-  return (members, life) => {
-    const scope = makeScope()
-    const [first] = members
-    let annotations = outer
-    if (members.length > 1) annotations = HashMap.set(annotations, "jobs", members.map(({ row }) => row.id).join(", "))
-    else
-      annotations = HashMap.set(
-        HashMap.set(annotations, "job", first?.row.id as unknown),
-        "attempt",
-        first?.row.attempt as unknown
-      )
-    const own = Runtime.make({
-      context: Context.add(runtime.context, Scope.Scope, scope),
-      runtimeFlags: RuntimeFlags.disable(runtime.runtimeFlags, RuntimeFlags.Interruption),
-      fiberRefs: FiberRefs.updateAs(runtime.fiberRefs, {
-        fiberId: FiberId.none,
-        fiberRef: FiberRef.currentLogAnnotations,
-        value: annotations
-      })
+
+  return (first) => {
+    const forks = new Forks()
+    const base = FiberRefs.updateAs(runtime.fiberRefs, {
+      fiberId: FiberId.none,
+      fiberRef: FiberRef.currentSupervisor,
+      value: supervisor === Supervisor.none ? forks : supervisor.zip(forks)
     })
-    return Runtime.runFork(own, life(scope), { immediate: false })
+    let run: Run | undefined = first
+
+    const isClean = (fiber: Fiber.RuntimeFiber<unknown, unknown>, flags: RuntimeFlags.RuntimeFlags) =>
+      !forks.forked && flags === runtimeFlags && Cause.isEmpty(fiber.getFiberRef(FiberRef.interruptedCause))
+
+    const goOn = Effect.withFiberRuntime<void>((fiber, status) => {
+      if (isClean(fiber, status.runtimeFlags)) run = take()
+      if (run !== undefined) run.fiber = fiber
+      start()
+      return Effect.void
+    })
+
+    const one = () => {
+      const current = run as Run
+      run = undefined
+      const scope = makeScope()
+      const context = Context.add(runtime.context, Scope.Scope, scope)
+      return Effect.zipRight(
+        Effect.updateFiberRefs(refsOf(base, context, annotate(outer, current.members))),
+        // Its Scope has just been put in
+        life(current, scope, goOn) as Effect.Effect<void>
+      )
+    }
+
+    const all = Effect.whileLoop({ while: () => run !== undefined, body: one, step: () => {} })
+    first.fiber = Runtime.runFork(Runtime.make({ context: runtime.context, runtimeFlags, fiberRefs: base }), all, {
+      immediate: false
+    })
+    // Its own start is none of its forks
+    forks.forked = false
   }
 }

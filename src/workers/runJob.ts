@@ -48,12 +48,16 @@ const endOf = (
 const isDone = (held: Held, exit: Exit.Exit<unknown, unknown>): boolean =>
   Exit.isSuccess(exit) && held.stop !== "stuck" && held.settledByHand === undefined
 
-/** The slot is free, and goes to the next; then each job to the acknowledger. No effect where all went well. */
+/**
+ * Each job goes to the acknowledger, and the slot to the next: by `goOn` where all went well, otherwise by `next`, at
+ * once, since to decide what becomes of a failed job takes its time.
+ */
 const ended = (
   state: WorkerState,
   run: Run,
   exit: Exit.Exit<Ends, unknown>,
   next: () => void,
+  goOn: Effect.Effect<void>,
   now: number
 ): Effect.Effect<void> => {
   run.fiber = undefined
@@ -75,7 +79,6 @@ const ended = (
     if (lost) forget(state, held)
     else others.push(held)
   }
-  next()
   state.room.unsafeOpen()
   const left = others.filter((held) => {
     const end = endOf(state, held, exit)
@@ -83,9 +86,9 @@ const ended = (
     offerSettle(state, held, Settlement.done(held.row))
     return false
   })
-  return left.length === 0
-    ? Effect.void
-    : Effect.forEach(left, (held) => settle(state, held, endOf(state, held, exit)), { discard: true })
+  if (left.length === 0) return goOn
+  next()
+  return Effect.forEach(left, (held) => settle(state, held, endOf(state, held, exit)), { discard: true })
 }
 
 /** Marks a run as begun. */
@@ -101,7 +104,7 @@ const begin = (state: WorkerState, run: Run, now: number): void => {
 
 /**
  * The whole life of a started run, for a fiber of its own that starts uninterruptible (so that an interrupt before its
- * first step cannot lose the jobs); only the handler can be interrupted. `next` is called as soon as the slot is free.
+ * first step cannot lose the jobs); only the handler can be interrupted. `next` or `goOn` follows when the slot is free.
  * As few steps as can be: each is paid for with every job.
  */
 export const runJob = (
@@ -109,7 +112,8 @@ export const runJob = (
   run: Run,
   perform: Perform,
   scope: Scope.CloseableScope,
-  next: () => void
+  next: () => void,
+  goOn: Effect.Effect<void>
 ): Effect.Effect<void, never, Scope.Scope> =>
   Effect.flatMap(state.clock.monotonic, (now) => {
     begin(state, run, now)
@@ -117,7 +121,9 @@ export const runJob = (
       state.telemetry.span(run, Effect.exit(Effect.interruptible(perform(state, run)))),
       (handled) =>
         Effect.flatMap(Effect.exit(Scope.close(scope, handled)), (closed) =>
-          Effect.flatMap(state.clock.monotonic, (now) => ended(state, run, Exit.zipLeft(handled, closed), next, now))
+          Effect.flatMap(state.clock.monotonic, (now) =>
+            ended(state, run, Exit.zipLeft(handled, closed), next, goOn, now)
+          )
         )
     )
   })

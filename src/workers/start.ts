@@ -99,7 +99,7 @@ export const start = <A, I, E, R, H extends Handlers<A>, B extends BatchAnswer>(
     const state = yield* makeState(queue.name, id, policy, publish)
     const runtime = yield* Effect.runtime<Exclude<R | NeedOf<H>, Scope.Scope>>()
     const failure = yield* Deferred.make<never, WorkerFailed>()
-    const starter = makeStarter(state, performOf(queue, options), makeJobFork(runtime, queue.name, id))
+    const starter = makeStarter(state, performOf(queue, options), (runs) => makeJobFork(runtime, queue.name, id, runs))
     const fail = (reason: string) =>
       Effect.suspend(() => {
         state.state = "failed"
