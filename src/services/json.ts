@@ -13,6 +13,38 @@ const path = (parts: ReadonlyArray<string | number>): string =>
 const isFieldless = (value: object, constructor: unknown): boolean =>
   Schema.isSchema(constructor) && Reflect.ownKeys(value).length === 0
 
+const isPlainObject = (value: object): boolean => {
+  const prototype = Object.getPrototypeOf(value)
+  return prototype === Object.prototype || prototype === null || isFieldless(value, prototype.constructor)
+}
+
+/** Whether JSON carries a value whole, as it nearly always does: without a word on what it cannot, and where that is. */
+const isJson = (value: unknown, depth: number): boolean => {
+  switch (typeof value) {
+    case "string":
+    case "boolean":
+      return true
+    case "number":
+      return Number.isFinite(value)
+    case "object":
+      break
+    default:
+      return false
+  }
+  if (value === null) return true
+  if (depth === maxDepth) return false
+  if (Array.isArray(value)) {
+    for (let i = 0; i < value.length; i++) if (!isJson(value[i], depth + 1)) return false
+    return true
+  }
+  if (!isPlainObject(value) || typeof (value as { toJSON?: unknown }).toJSON === "function") return false
+  for (const name of Object.keys(value)) {
+    const inner = (value as Record<string, unknown>)[name]
+    if (inner !== undefined && !isJson(inner, depth + 1)) return false
+  }
+  return true
+}
+
 /** The first thing in a value that JSON cannot carry, in words; or undefined. Undefined properties are left out, as in JSON. */
 const flaw = (value: unknown, at: Array<string | number>): string | undefined => {
   if (at.length > maxDepth) return `it is nested deeper than ${maxDepth} levels, or circular`
@@ -37,9 +69,9 @@ const flaw = (value: unknown, at: Array<string | number>): string | undefined =>
     }
     return undefined
   }
-  const prototype = Object.getPrototypeOf(value)
-  if (prototype !== Object.prototype && prototype !== null && !isFieldless(value, prototype.constructor)) {
-    return `${path(at)}: ${prototype?.constructor?.name ?? "an object with a prototype"} is not JSON; encode it in the Schema`
+  if (!isPlainObject(value)) {
+    const { constructor } = Object.getPrototypeOf(value) as { readonly constructor?: { readonly name?: string } }
+    return `${path(at)}: ${constructor?.name ?? "an object with a prototype"} is not JSON; encode it in the Schema`
   }
   if (typeof (value as { toJSON?: unknown }).toJSON === "function") return `${path(at)}: has a toJSON method`
   for (const [name, inner] of Object.entries(value)) {
@@ -55,9 +87,12 @@ const flaw = (value: unknown, at: Array<string | number>): string | undefined =>
 /** The JSON text of a value, or why there is none. Never throws. */
 export const toJson = (value: unknown, maxBytes: number): Either.Either<string, string> => {
   try {
-    const found = value === undefined ? "the value is undefined" : flaw(value, [])
+    if (value === undefined) return Either.left("the value is undefined")
+    const found = isJson(value, 0) ? undefined : flaw(value, [])
     if (found !== undefined) return Either.left(found)
     const text = JSON.stringify(value)
+    // A UTF-16 unit takes three bytes at most
+    if (3 * text.length <= maxBytes) return Either.right(text)
     const bytes = Buffer.byteLength(text)
     return bytes <= maxBytes
       ? Either.right(text)

@@ -28,6 +28,7 @@ import { workerBatchSuite } from "./workerBatch.js"
 import { workerControlSuite } from "./workerControl.js"
 import { workerEndingsSuite } from "./workerEndings.js"
 import { workerFaultsSuite } from "./workerFaults.js"
+import { workerIsolationSuite } from "./workerIsolation.js"
 import { workerLeasesSuite } from "./workerLeases.js"
 import { workerOrderingSuite } from "./workerOrdering.js"
 import { workerShutdownSuite } from "./workerShutdown.js"
@@ -72,6 +73,7 @@ const workerSuites: ReadonlyArray<Suite> = [
   outboxSuite,
   workerEndingsSuite,
   workerSlotsSuite,
+  workerIsolationSuite,
   workerLeasesSuite,
   workerTelemetrySuite,
   workerTimesSuite,

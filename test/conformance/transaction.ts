@@ -126,6 +126,20 @@ export const transactionSuite: Suite = (engine, options) => {
         })
       )
 
+      it.effect("receipts are of the jobs, whatever the application's other fibers write meanwhile (G12)", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const table = yield* makeTable
+          const [receipts] = yield* inTransaction(
+            Effect.all([queue.enqueueMany([1, 2, 3]), Effect.repeatN(table.insert(1), 100)], {
+              concurrency: 2
+              // A turn for the other after a few steps
+            }).pipe(Effect.withMaxOpsBeforeYield(11))
+          )
+          expect((yield* liveRows(queue)).map(({ id }) => id)).toEqual(receipts.map(({ id }) => id))
+        })
+      )
+
       it.effect("a settle commits or rolls back with the application's writes (G13)", () =>
         Effect.gen(function* () {
           const queue = freshQueue()

@@ -91,17 +91,21 @@ const sqlite: EnqueuePlain = (n) => {
   const due = dueAt(n.now, "max", ":runAt", ":delay")
   const values = (payload: string) =>
     `:queue, ${payload}, :priority, 0, :maxAttempts, ${n.now}, ${due}, ${due}, coalesce(:expiresAt, ${due} + :expiresMillis), :expiresMillis, :headers`
-  const returning = "RETURNING id, due_at - enqueued_at AS wait"
   const one = statement(
     n,
     "enqueue_one",
-    `INSERT INTO ${n.jobs} (${columns}) VALUES (${values(":payload")}) ${returning}`
+    `INSERT INTO ${n.jobs} (${columns}) VALUES (${values(":payload")}) RETURNING id, due_at - enqueued_at AS wait`
   )
-  const many = statement(
+  const insert = `INSERT INTO ${n.jobs} (${columns}) SELECT ${values("value")} FROM json_each(:payload)`
+  const many = statement(n, "enqueue_plain", insert)
+  // Under the write lock AUTOINCREMENT counts on, and to hear the id of each row costs as much as its INSERT
+  const last = statement(
     n,
-    "enqueue_plain",
-    `INSERT INTO ${n.jobs} (${columns}) SELECT ${values("value")} FROM json_each(:payload) ${returning}`
+    "enqueue_last",
+    `SELECT id, changes() AS count, due_at - enqueued_at AS wait FROM ${n.jobs} WHERE id = last_insert_rowid()`
   )
+  // In the caller's transaction a statement of another of its fibers may come between
+  const told = statement(n, "enqueue_told", `${insert} RETURNING id, due_at - enqueued_at AS wait`)
   return (session, queue, jobs) => {
     const [first] = jobs
     if (first === undefined) return Effect.succeed([])
@@ -110,9 +114,18 @@ const sqlite: EnqueuePlain = (n) => {
       return Effect.map(session.execute(one, given), ([row]) => [added(int(row?.id), int(row?.wait), 0)])
     }
     const payload = JSON.stringify(jobs.map((job) => job.payload))
-    return Effect.map(session.execute(many, plainParameters(n, queue, first, payload)), (rows) =>
-      // Ids are given in the order of the list; a RETURNING has none
-      rows.map((row) => added(int(row.id), int(row.wait), 0)).sort((a, b) => a.id - b.id)
+    const given = plainParameters(n, queue, first, payload)
+    if (session.joined)
+      return Effect.map(session.execute(told, given), (rows) =>
+        // Ids are given in the order of the list; a RETURNING has none
+        rows.map((row) => added(int(row.id), int(row.wait), 0)).sort((a, b) => a.id - b.id)
+      )
+    return Effect.flatMap(session.execute(many, given), () =>
+      Effect.map(session.execute(last, {}), ([row]) => {
+        const before = int(row?.id) - int(row?.count)
+        const wait = int(row?.wait)
+        return jobs.map((_, index) => added(before + 1 + index, wait, 0))
+      })
     )
   }
 }
