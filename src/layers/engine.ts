@@ -85,8 +85,14 @@ export interface Names {
   readonly channel: string
 }
 
+/** A text as PostgreSQL reads it whatever `standard_conforming_strings` says. */
+const literal = (text: string): string => {
+  const quoted = `'${text.replaceAll("'", "''")}'`
+  return text.includes("\\") ? `E${quoted.replaceAll("\\", "\\\\")}` : quoted
+}
+
 /** The next value of a PostgreSQL sequence: an SQL expression. */
-export const nextval = (sequence: string): string => `nextval('${sequence.replaceAll("'", "''")}'::regclass)`
+export const nextval = (sequence: string): string => `nextval(${literal(sequence)}::regclass)`
 
 const quote = (name: string): string => `"${name.replaceAll('"', '""')}"`
 
@@ -135,17 +141,19 @@ export const sqliteNames = (prefix: string): Names => {
 /** `__alkstore_` and the schema, which is at most 52 bytes: channel names are at most 63. */
 const channelOf = (schema: string): string => `__alkstore_${schema}`
 
-/** Compiles `:name` placeholders; `::type` casts are left alone. */
+/** What is quoted, which is left as it is; placeholders, but not `::type` casts; line breaks with what indents the next line. */
+const parts = /"(?:[^"]|"")*"|'(?:[^']|'')*'|(?<!:):([a-z][A-Za-z]*)|\n\s+/g
+
+/** Compiles `:name` placeholders. A namespace may be called anything, `:name` too: nothing is changed within quotes. */
 export const statement = (names: Names, name: string, source: string): Statement => {
   const parameters: Array<string> = []
   const number = (parameter: string): string => {
     const known = parameters.indexOf(parameter)
     return `$${known < 0 ? parameters.push(parameter) : known + 1}`
   }
-  const body = source.replace(/\n\s+/g, "\n").trim()
-  const text =
-    names.engine === "sqlite"
-      ? body
-      : body.replace(/(?<!:):([a-z][A-Za-z]*)/g, (_, parameter: string) => number(parameter))
+  const text = source.trim().replace(parts, (part, parameter: string | undefined) => {
+    if (parameter !== undefined) return names.engine === "sqlite" ? part : number(parameter)
+    return part.startsWith("\n") ? "\n" : part
+  })
   return { name, text: `/* alkstore:${name} */ ${text}`, parameters }
 }

@@ -5,7 +5,7 @@ import { type Duration, Either, type Schedule } from "effect"
 import { standard } from "../schedule/Backoff.js"
 import * as Heartbeat from "../schedule/Heartbeat.js"
 import { InvalidArgument } from "../services/Errors.js"
-import { checkDuration, checkInteger } from "../services/input.js"
+import { checkDuration, checkInteger, checkKey } from "../services/input.js"
 import type { JobFailure } from "../services/Job.js"
 import type { BatchOptions } from "./options.js"
 
@@ -45,7 +45,7 @@ export interface PolicyOptions<E> {
    * says, and `timeout` is at most, and by default, a third of the visibility timeout. Default false.
    */
   readonly transactional?: boolean | undefined
-  /** A name for the worker: kept with each job that it holds. */
+  /** A name for the worker, kept with each job that it holds: 1 to 512 bytes. */
   readonly name?: string | undefined
 }
 
@@ -98,6 +98,7 @@ export const checkPolicy = (
   singleWriter = false
 ): Either.Either<Policy, InvalidArgument> =>
   Either.gen(function* () {
+    if (options.name !== undefined) yield* checkKey("name", options.name)
     const visibilityMillis = yield* checkDuration("visibilityTimeout", options.visibilityTimeout ?? "30 seconds", {
       min: 100,
       max: day

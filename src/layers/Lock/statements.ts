@@ -33,7 +33,7 @@ const held = (n: Names, alias: string) =>
 
 const rest = (
   n: Names,
-  release: string
+  release: (condition: string) => string
 ): Omit<LockVerbs, "acquire" | "release" | "forceRelease"> & {
   readonly free: (session: Session, condition: string, parameters: object) => Effect.Effect<boolean, StoreError>
 } => {
@@ -42,8 +42,8 @@ const rest = (
     "lock_renew",
     `UPDATE ${n.locks} SET expires_at = ${n.now} + :ttl, ttl_ms = :ttl WHERE name = :name AND token = :token RETURNING expires_at`
   )
-  const byToken = statement(n, "unlock", release.replace("/*condition*/", "AND token = :token"))
-  const byName = statement(n, "unlock_force", release.replace("/*condition*/", ""))
+  const byToken = statement(n, "unlock", release(" AND token = :token"))
+  const byName = statement(n, "unlock_force", release(""))
   const freeIn = statement(
     n,
     "lock_free_in",
@@ -85,7 +85,7 @@ const postgres = (n: Names): LockVerbs => {
   const acquire = upsert(n, nextval(n.tokens))
   const { free, ...common } = rest(
     n,
-    `WITH freed AS (DELETE FROM ${n.locks} WHERE name = :name /*condition*/ RETURNING name)
+    (condition) => `WITH freed AS (DELETE FROM ${n.locks} WHERE name = :name${condition} RETURNING name)
     SELECT pg_notify(:channel, :topic) FROM freed`
   )
   const wake = (name: string) => ({ channel: n.channel, topic: lockTopic(name) })
@@ -101,7 +101,10 @@ const postgres = (n: Names): LockVerbs => {
 const sqlite = (n: Names): LockVerbs => {
   const acquire = upsert(n, `(SELECT value + 1 FROM ${n.tokens} WHERE id = 1)`)
   const step = statement(n, "lock_token", `UPDATE ${n.tokens} SET value = value + 1 WHERE id = 1`)
-  const { free, ...common } = rest(n, `DELETE FROM ${n.locks} WHERE name = :name /*condition*/ RETURNING name`)
+  const { free, ...common } = rest(
+    n,
+    (condition) => `DELETE FROM ${n.locks} WHERE name = :name${condition} RETURNING name`
+  )
   return {
     ...common,
     acquire: (session, name, owner, ttl) =>

@@ -6,6 +6,7 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { LiveRow } from "../../../services/JobRows.js"
+import type { JobState } from "../../../services/JobState.js"
 import type { LiveFilter } from "../../../services/Operations.js"
 import { type Names, type PerEngine, type Session, type Statement, statement } from "../../engine.js"
 import { idAmong, listOf } from "./lists.js"
@@ -33,7 +34,9 @@ const few = 10_000
 
 const every: LiveFilter = { ids: null, dedupeKey: null, orderingKey: null, states: null, from: null, until: null }
 
-const stateCondition = (n: Names): Readonly<Record<string, string>> => ({
+const stateNames = ["blocked", "delayed", "leased", "ready"] as const
+
+const stateCondition = (n: Names): Readonly<Record<JobState, string>> => ({
   ready: `(token IS NULL AND visible_at <= ${n.now})`,
   delayed: `(token IS NULL AND visible_at > ${n.now})`,
   blocked: "(token IS NULL AND visible_at IS NULL)",
@@ -62,8 +65,10 @@ const make = (n: Names): Select => {
   const known = new Map<string, Statement>()
   const holders = `SELECT k.job_id FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key`
   const text = (by: By, filter: LiveFilter): Statement => {
-    const { dedupeKey, ids, orderingKey, states } = filter
-    const wanted = states === null ? "" : [...new Set(states)].sort().join("_")
+    const { dedupeKey, ids, orderingKey } = filter
+    // Out of ours, never out of the filter: they become part of the text
+    const states = filter.states === null ? null : stateNames.filter((state) => filter.states?.includes(state))
+    const wanted = states === null ? "" : states.join("_")
     const parts = `${ids === null ? "" : "i"}${dedupeKey === null ? "" : "k"}${orderingKey === null ? "" : "o"}`
     const name = `select_${by}_${parts}_${wanted}`
     const rest = [
@@ -71,7 +76,9 @@ const make = (n: Names): Select => {
       ...(ids === null ? [] : [idAmong[n.engine]]),
       ...(dedupeKey === null ? [] : [`id IN (${holders}) AND dedupe_key = :key`]),
       ...(orderingKey === null || by === "place" ? [] : ["ordering_key = :place"]),
-      ...(states === null ? [] : [`(${states.map((state) => conditions[state]).join(" OR ")})`])
+      ...(states === null
+        ? []
+        : [`(${states.length === 0 ? "false" : states.map((state) => conditions[state]).join(" OR ")})`])
     ].join(" AND ")
     const where = `queue = :queue AND id > :after AND ${rest}`
     // Not by id: a planner might find the ids after the cursor few, and walk through those of all queues
