@@ -40,15 +40,16 @@ export interface StoredRule {
 const refuse = (argument: string, message: string) =>
   Either.left(new InvalidArgument({ argument, message: `${argument}: ${message}` }))
 
-const macros: Readonly<Record<string, string>> = {
-  "@hourly": "0 * * * *",
-  "@daily": "0 0 * * *",
-  "@midnight": "0 0 * * *",
-  "@weekly": "0 0 * * 0",
-  "@monthly": "0 0 1 * *",
-  "@yearly": "0 0 1 1 *",
-  "@annually": "0 0 1 1 *"
-}
+/** A Map: an object would answer to `constructor`, too. */
+const macros: ReadonlyMap<string, string> = new Map([
+  ["@hourly", "0 * * * *"],
+  ["@daily", "0 0 * * *"],
+  ["@midnight", "0 0 * * *"],
+  ["@weekly", "0 0 * * 0"],
+  ["@monthly", "0 0 1 * *"],
+  ["@yearly", "0 0 1 1 *"],
+  ["@annually", "0 0 1 1 *"]
+])
 
 /** What each field may be written with; the library would take more, some of it with a meaning that few expect. */
 const characters: ReadonlyArray<readonly [field: string, allowed: RegExp]> = [
@@ -66,7 +67,7 @@ const from2000 = 946_684_800_000
 
 const parseCron = (text: string, zone: Zone): Either.Either<Recurrence["next"], InvalidArgument> => {
   const shown = JSON.stringify(text)
-  const fields = (macros[text.trim().toLowerCase()] ?? text).trim().split(/\s+/)
+  const fields = (macros.get(text.trim().toLowerCase()) ?? text).trim().split(/\s+/)
   if (fields.length !== 5 && fields.length !== 6)
     return refuse("cron", `${shown} has not five fields (minute hour day month weekday), or six with the second first`)
   const written = fields.length === 6 ? fields : ["0", ...fields]
