@@ -3,7 +3,7 @@
  * that is up to date is only read, so a role without rights to the schema can start.
  */
 import { Effect } from "effect"
-import { SchemaMismatch, type StoreError } from "../../../services/Errors.js"
+import { SchemaMismatch, StoreError } from "../../../services/Errors.js"
 import type { Database, Verb } from "../../Database/Database.js"
 import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
 import { int } from "../statements/rows.js"
@@ -43,23 +43,45 @@ const exists: PerEngine<(n: Names) => string> = {
   sqlite: () => "SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = :namespace || 'migrations'"
 }
 
-/** What stands before every migration: the lock that lets one process in at a time, and the table of versions. */
-const prepare: PerEngine<(n: Names) => ReadonlyArray<string>> = {
-  postgres: (n) => [
+/** What stands before every migration: the lock that lets one process in at a time. */
+const lock: PerEngine<ReadonlyArray<string>> = {
+  postgres: [
     // Transaction-scoped, so it leaves with the transaction whatever happens; behind poolers too
     "SELECT pg_advisory_xact_lock(hashtextextended(:lock::text, 0))",
-    "SELECT set_config('statement_timeout', '0', true)",
-    `CREATE SCHEMA IF NOT EXISTS ${n.schema}`,
-    `CREATE TABLE IF NOT EXISTS ${n.migrations} (version integer PRIMARY KEY, name text NOT NULL, oldest_reader integer NOT NULL, applied_at bigint NOT NULL)`
+    "SELECT set_config('statement_timeout', '0', true)"
   ],
   // The immediate transaction is the lock
-  sqlite: (n) => [
+  sqlite: []
+}
+
+/** The table of versions. */
+const versions: PerEngine<(n: Names) => string> = {
+  postgres: (n) =>
+    `CREATE TABLE IF NOT EXISTS ${n.migrations} (version integer PRIMARY KEY, name text NOT NULL, oldest_reader integer NOT NULL, applied_at bigint NOT NULL)`,
+  sqlite: (n) =>
     `CREATE TABLE IF NOT EXISTS ${n.migrations} (version INTEGER PRIMARY KEY, name TEXT NOT NULL, oldest_reader INTEGER NOT NULL, applied_at INTEGER NOT NULL)`
-  ]
 }
 
 const run = (session: Session, names: Names, text: string, parameters: object = {}) =>
   session.execute(statement(names, "migrate", text), { ...parameters })
+
+/**
+ * Only when there is none: the owner of a schema may lack the right to create others, which CREATE SCHEMA asks for even
+ * when it has nothing to do.
+ */
+const createSchema: PerEngine<(session: Session, names: Names) => Effect.Effect<void, StoreError>> = {
+  postgres: (session, names) =>
+    Effect.flatMap(
+      run(session, names, "SELECT 1 AS found FROM pg_catalog.pg_namespace WHERE nspname = :namespace::text", {
+        namespace: names.namespace
+      }),
+      (found) =>
+        found.length > 0
+          ? Effect.void
+          : Effect.asVoid(run(session, names, `CREATE SCHEMA IF NOT EXISTS ${names.schema}`))
+    ),
+  sqlite: () => Effect.void
+}
 
 const look =
   (names: Names): Verb<Found> =>
@@ -79,10 +101,10 @@ const apply =
   (names: Names): Verb<Found> =>
   (session) =>
     Effect.gen(function* () {
-      const lock = { lock: `alkstore:migrate:${names.namespace}` }
-      const [first = "", ...rest] = prepare[names.engine](names)
-      yield* run(session, names, first, lock)
-      for (const text of rest) yield* run(session, names, text)
+      const mine = { lock: `alkstore:migrate:${names.namespace}` }
+      for (const text of lock[names.engine]) yield* run(session, names, text, mine)
+      yield* createSchema[names.engine](session, names)
+      yield* run(session, names, versions[names.engine](names))
       const found = yield* look(names)(session)
       for (const migration of migrations) {
         if (migration.version <= found.version) continue
@@ -109,6 +131,19 @@ const mismatch = (names: Names, found: Found, advice: string) =>
     message: `namespace ${names.namespace}: the tables are at version ${found.version}, this library is at version ${latest}: ${advice}`
   })
 
+/** A role that may not change the schema is told who may. */
+const denied =
+  (names: Names, found: Found) =>
+  <E>(error: E | StoreError): E | StoreError =>
+    error instanceof StoreError && error.reason === "denied"
+      ? new StoreError({
+          reason: error.reason,
+          operation: error.operation,
+          message: `${error.message}. The tables of namespace ${names.namespace} are at version ${found.version}, this library is at version ${latest}, and this role may not change them: run \`alkstore migrate\` as the role that owns the schema`,
+          cause: error.cause
+        })
+      : error
+
 /**
  * Brings the tables of the namespace up to date (`migrate`), or only verifies that this library can work with them. A
  * newer schema is fine as long as it names this version among the readers it allows.
@@ -118,7 +153,7 @@ export const migrate = (db: Database, mode: "migrate" | "verify"): Effect.Effect
     const { names } = db
     let found = yield* db.apart("read", "migrate", look(names))
     if (found.version < latest && mode === "migrate")
-      found = yield* db.apart("write", "migrate", apply(names), "transaction")
+      found = yield* Effect.mapError(db.apart("write", "migrate", apply(names), "transaction"), denied(names, found))
     if (found.oldestReader > latest)
       return yield* mismatch(names, found, "they are too new for it; upgrade the library")
     if (found.version < latest) return yield* mismatch(names, found, "run `alkstore migrate`, or let the layer migrate")
