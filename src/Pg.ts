@@ -8,6 +8,7 @@ import { PgClient } from "@effect/sql-pg"
 import { type ConfigError, Duration, Effect, Layer, Redacted } from "effect"
 import type { ClientConfig } from "pg"
 import { makeClock } from "./layers/Clock/ProcessClock.js"
+import { checkUrl } from "./layers/Database/connectionUrl.js"
 import { makePgConnections, type PgSettings } from "./layers/Database/PgConnections.js"
 import { makePgDatabase } from "./layers/Database/PgDatabase.js"
 import { postgresNames } from "./layers/engine.js"
@@ -115,6 +116,7 @@ const make = (options: Options, seams: Seams) =>
   Effect.gen(function* () {
     const sql = yield* PgClient.PgClient
     const schema = yield* checkSchema(options.namespace ?? "alkstore")
+    if (options.connection?.url !== undefined) yield* checkUrl("connection.url", options.connection.url)
     const settings: PgSettings = {
       connections: yield* checkInteger("connections", options.connections ?? 2, 2, 100),
       connectTimeoutMillis: Duration.toMillis(options.connectTimeout ?? "5 seconds"),
@@ -196,4 +198,10 @@ export const layerUrl = (
 ): Layer.Layer<
   Services | PgClient.PgClient | SqlClient.SqlClient,
   InvalidArgument | SchemaMismatch | StoreError | ConfigError.ConfigError | SqlError.SqlError
-> => Layer.provideMerge(layer(options), PgClient.layer({ url, connectTimeout: options.connectTimeout ?? "5 seconds" }))
+> =>
+  Layer.unwrapEffect(
+    Effect.as(
+      checkUrl("url", url),
+      Layer.provideMerge(layer(options), PgClient.layer({ url, connectTimeout: options.connectTimeout ?? "5 seconds" }))
+    )
+  )

@@ -9,7 +9,8 @@
 import { existsSync } from "node:fs"
 import { createRequire } from "node:module"
 import { Command } from "commander"
-import { Cause, Effect, Exit, Layer, Option, Redacted, Stream } from "effect"
+import { Cause, Effect, Either, Exit, Layer, Option, Redacted, Stream } from "effect"
+import { checkUrl, withoutSecrets } from "./layers/Database/connectionUrl.js"
 import { latest } from "./layers/Queue/migrations/migrate.js"
 import { storeError } from "./layers/storeError.js"
 import { InvalidArgument, QueuesInUse, SchemaMismatch } from "./services/Errors.js"
@@ -59,9 +60,17 @@ interface Target {
 
 class WrongUsage extends Error {}
 
+/** Whatever is printed may have a url in it: one that was given for something else, say. */
+const complain = (text: string) => console.error(withoutSecrets(text))
+const say = (text: string) => console.log(withoutSecrets(text))
+
 const postgres = (text: string, namespace: string | undefined): Target => {
   const url = URL.canParse(text) ? new URL(text) : undefined
-  if (url === undefined || !/^postgres(ql)?:$/.test(url.protocol))
+  if (
+    url === undefined ||
+    !/^postgres(ql)?:$/.test(url.protocol) ||
+    Either.isLeft(checkUrl("url", Redacted.make(text)))
+  )
     throw new WrongUsage("the url is not of the form postgres://user@host:5432/database")
   return {
     // Parameters may hold a password as well
@@ -117,18 +126,18 @@ const migrate = async (options: MigrateOptions): Promise<number> => {
   const target = targetOf(options, options.check === true ? "check" : undefined)
   const verified = await visit(target, false)
   if (Exit.isSuccess(verified)) {
-    console.log(`${target.shown}: the tables are up to date (version ${latest})`)
+    say(`${target.shown}: the tables are up to date (version ${latest})`)
     return 0
   }
   const found = Option.getOrUndefined(Cause.failureOption(verified.cause))
   const behind = found instanceof SchemaMismatch && found.found < found.expected
   const migrated = behind && options.check !== true ? await visit(target, true) : verified
   if (Exit.isSuccess(migrated)) {
-    console.log(`${target.shown}: migrated from version ${behind ? found.found : "?"} to version ${latest}`)
+    say(`${target.shown}: migrated from version ${behind ? found.found : "?"} to version ${latest}`)
     return 0
   }
   const { code, message } = problem(migrated.cause)
-  console.error(`${target.shown}: ${message}`)
+  complain(`${target.shown}: ${message}`)
   return code
 }
 
@@ -138,7 +147,7 @@ const using = async <A>(target: Target, effect: Effect.Effect<A, unknown, Transf
   const exit = await Effect.runPromiseExit(Effect.provide(effect, layer))
   if (Exit.isSuccess(exit)) return exit.value
   const { code, message } = problem(exit.cause)
-  console.error(`${target.shown}: ${message}`)
+  complain(`${target.shown}: ${message}`)
   return code
 }
 
@@ -167,12 +176,12 @@ const importFrom = async (options: TargetOptions): Promise<number> => {
   const summary = await using(target, Transfer.import(Transfer.fromJsonLines(text)))
   if (typeof summary === "number") return summary
   const { complete, refusals, ...rest } = summary
-  for (const { message } of refusals) console.error(`refused: ${message}`)
+  for (const { message } of refusals) complain(`refused: ${message}`)
   for (const [what, tally] of Object.entries(rest)) {
     if (typeof tally === "string") continue
-    console.log(`${what}: ${tally.imported} imported, ${tally.skipped} there already, ${tally.refused} refused`)
+    say(`${what}: ${tally.imported} imported, ${tally.skipped} there already, ${tally.refused} refused`)
   }
-  if (!complete) console.error("the export was cut short: what there was is imported; import the whole again")
+  if (!complete) complain("the export was cut short: what there was is imported; import the whole again")
   return complete && refusals.length === 0 ? 0 : 1
 }
 
@@ -183,7 +192,7 @@ const acting =
       process.exitCode = await act(options)
     } catch (error) {
       if (!(error instanceof WrongUsage)) throw error
-      console.error(`error: ${error.message}`)
+      complain(`error: ${error.message}`)
       process.exitCode = 2
     }
   }
@@ -191,6 +200,7 @@ const acting =
 const program = new Command("alkstore")
   .description("Durable job queues for Effect on PostgreSQL and SQLite")
   .version((createRequire(import.meta.url)("../package.json") as { readonly version: string }).version)
+  .configureOutput({ outputError: (text, write) => write(withoutSecrets(text)) })
   .exitOverride((error) => process.exit(error.exitCode === 0 ? 0 : 2))
 
 const command = (name: string, description: string, after: string) =>

@@ -53,6 +53,25 @@ const alkstore = (args: ReadonlyArray<string>, env: Readonly<Record<string, stri
 /** The url with a password in it: the server trusts everybody, so any will do. */
 const withPassword = (url: string): string => Object.assign(new URL(url), { password: "hunter2" }).href
 
+describe("G202: no password is printed where", () => {
+  it.each([
+    ["the server is missing", ["migrate", "--url", "postgres://app:hunter2@127.0.0.1:1/a?sslpassword=hunter2"], 3],
+    ["it is cut short by its slash", ["migrate", "--url", "postgres://app:1/hunter2@127.0.0.1:1/a"], 2],
+    ["it is cut short by its hash", ["export", "--url", "postgres://app:1#hunter2@127.0.0.1:1/a"], 2],
+    ["settings are listed", ["migrate", "--url", "host=127.0.0.1 password=hunter2"], 2],
+    ["it is taken for a command", ["postgres://app:hunter2@localhost/a"], 2],
+    ["it is taken for an argument", ["migrate", "postgres://app:hunter2@localhost/a"], 2],
+    ["it is taken for an option", ["migrate", "--ulr=postgres://app:hunter2@localhost/a"], 2],
+    ["it is taken for a file", ["export", "--file", "postgres://app:hunter2@localhost/a?password=hunter2"], 2],
+    ["it is taken for a namespace", ["migrate", "--file", ":memory:", "--namespace", "postgres://a:hunter2@h/a"], 2]
+  ])("%s", async (_, args, code) => {
+    const ran = await alkstore(args)
+    expect(ran).toMatchObject({ code, out: "" })
+    expect(ran.err).not.toBe("")
+    expect(ran.err).not.toContain("hunter2")
+  })
+})
+
 describe("alkstore migrate", () => {
   it("brings a SQLite file up to date, once, and checks it (G84, G85)", async () => {
     const file = join(directory, "app.db")
