@@ -7,7 +7,7 @@ import { sleepMillis } from "../schedule/Polling.js"
 import * as Settlement from "../services/Settlement.js"
 import { decide } from "./decide.js"
 import { databaseNow, forget, type Held, offerSettle, type Run, type WorkerState } from "./held.js"
-import { stop } from "./interrupt.js"
+import { giveWay, stop } from "./interrupt.js"
 
 const never = Number.POSITIVE_INFINITY
 
@@ -81,9 +81,7 @@ const look = (state: WorkerState, held: Held, now: number, frozen: Effect.Effect
       held.deadline = now + state.policy.visibilityMillis / 3
       return
     }
-    state.counters.lost++
-    state.publish({ _tag: "LeaseLost", job: held.ref })
-    stop(state, held, "unreachable", now)
+    giveWay(state, held, now)
   })
 
 /** `next` starts what waits for a slot; `failed` is told when more handlers are stuck than the worker has slots. */

@@ -34,3 +34,10 @@ export const lose = (state: WorkerState, held: Held, now: number): void => {
     interrupt(state, held, now)
   }
 }
+
+/** The lease could not be renewed in time: the handler has to end before it, and the job goes back if it still can. */
+export const giveWay = (state: WorkerState, held: Held, now: number): void => {
+  state.counters.lost++
+  state.publish({ _tag: "LeaseLost", job: held.ref })
+  stop(state, held, "unreachable", now)
+}

@@ -7,6 +7,7 @@ import * as Settlement from "../services/Settlement.js"
 import { conclude } from "./acknowledger.js"
 import { decide } from "./decide.js"
 import { arm, databaseNow, forget, type Held, offerSettle, type Run, type WorkerState } from "./held.js"
+import { giveWay } from "./interrupt.js"
 import type { Perform } from "./perform.js"
 
 /** Ended jobs that are remembered for the next look at the event loop. */
@@ -91,7 +92,10 @@ const ended = (
   return Effect.forEach(left, (held) => settle(state, held, endOf(state, held, exit)), { discard: true })
 }
 
-/** Marks a run as begun. */
+/**
+ * Marks a run as begun. A job whose lease is about to end, or has ended, is not begun: the answer to its claim was late,
+ * or the process stood still, and somebody else may have it by now. An interrupt before its first step ends the handler.
+ */
 const begin = (state: WorkerState, run: Run, now: number): void => {
   const { marginMillis, timeoutMillis } = state.policy
   run.startedAt = now
@@ -99,6 +103,7 @@ const begin = (state: WorkerState, run: Run, now: number): void => {
     arm(state, Math.min(now + timeoutMillis, held.deadline - marginMillis))
     state.telemetry.started(held.row, now)
     state.publish({ _tag: "Started", job: held.ref })
+    if (held.deadline - marginMillis <= now) giveWay(state, held, now)
   }
 }
 

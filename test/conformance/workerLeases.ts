@@ -224,6 +224,33 @@ export const workerLeasesSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("whose claim is answered when they are over begin no handler (G33)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let runs = 0
+        let late = true
+        const { of } = yield* withQueue(
+          (real) => ({
+            claim: (request) => {
+              const answer = real.claim(request)
+              return late ? Effect.zipLeft(answer, Effect.sleep("31 seconds")) : answer
+            }
+          }),
+          observe(queue, { handler: () => Effect.sync(() => void runs++), visibilityTimeout: "30 seconds" })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("32 seconds")
+        yield* Testing.advance("29500 millis")
+        late = false
+        const mine = yield* claimOne(queue, { visibilityTimeout: "1 hour" })
+        yield* Testing.advance("10 seconds")
+        expect(of("LeaseLost")[0]).toMatchObject({ job: { attempt: 1 } })
+        expect(runs).toBe(0)
+        yield* mine.ack
+        yield* expectEmpty(queue)
+      })
+    )
+
     it.effect("stand still while this process itself keeps everybody else out (G33)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
