@@ -106,7 +106,7 @@ const ordered = (names: Names, leased: ReadonlyArray<Leased>): Readonly<Record<s
   return {
     ...others,
     claim: claimOf(names, "q"),
-    advance: (session) => lanes[names.engine](names, true).advance(session, "q"),
+    advance: (session) => lanes[names.engine](names, true).advance(session, "q", false),
     "advance: queues": (session) => lanes[names.engine](names, true).nextMarked(session, ""),
     enqueue: (session) => enqueue[names.engine](names, true)(session, "q", jobs)
   }

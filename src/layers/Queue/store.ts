@@ -4,14 +4,14 @@
 import { Deferred, Effect, FiberId } from "effect"
 import type { StoreError, TransactionOpen } from "../../services/Errors.js"
 import { queueTopic, Wake } from "../../services/Wake.js"
-import { type Database, detached } from "../Database/Database.js"
+import { type Database, detached, type Verb } from "../Database/Database.js"
 import { makeAnnounce } from "../Wake/announce.js"
 import type { Advanced } from "./statements/lanes.js"
 import { makeVerbs, type SqlQueueOptions } from "./verbs.js"
 
 export const none: Advanced = { unblocked: 0, more: false, missed: false }
 
-/** How often a pass is tried that meets another one. */
+/** How often a pass is made again that met another one. */
 const tries = 5
 
 type Pass = Deferred.Deferred<Advanced, TransactionOpen | StoreError>
@@ -54,24 +54,23 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
     /** The same for jobs that have been added. */
     const announceNew = (queue: string) => addition([queueTopic(queue)])
 
-    const pass = (queue: string, left = tries): Effect.Effect<Advanced, TransactionOpen | StoreError> =>
+    // Two passes that met: the unique index has refused the second, which looks again
+    const again = <A, E extends TransactionOpen | StoreError>(self: Effect.Effect<A, E>) =>
+      Effect.retry(self, {
+        times: tries,
+        while: (error) => error._tag === "StoreError" && error.reason === "constraint"
+      })
+
+    /** One statement, if nobody else is at it and no dead letter may hold a key; else it waits for its turn first. */
+    const pass = (queue: string): Effect.Effect<Advanced, TransactionOpen | StoreError> =>
       Effect.flatMap(
-        db
-          .apart("write", "advance", (session) => verbs.lanes.advance(session, queue))
-          .pipe(
-            // Two passes that met: the unique index has refused the second, which looks again
-            Effect.retry({
-              times: tries,
-              while: (error) => error._tag === "StoreError" && error.reason === "constraint"
-            })
-          ),
-        (advanced) =>
-          advanced.missed && left > 1
-            ? Effect.zipRight(
-                db.apart("write", "advance", (session) => verbs.lanes.turn(session, queue)),
-                Effect.suspend(() => pass(queue, left - 1))
-              )
-            : Effect.succeed(advanced)
+        again(db.apart("write", "advance", (session) => verbs.lanes.advance(session, queue, false))),
+        (advanced) => {
+          if (!advanced.missed) return Effect.succeed(advanced)
+          const careful: Verb<Advanced> = (session) =>
+            Effect.zipRight(verbs.lanes.turn(session, queue), verbs.lanes.advance(session, queue, true))
+          return again(db.apart("write", "advance", careful, "transaction"))
+        }
       )
 
     const shared = sharing((queue) =>

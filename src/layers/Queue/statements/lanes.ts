@@ -20,14 +20,14 @@ export interface Advanced {
   readonly unblocked: number
   /** There may be more marks than a pass takes, and it got somewhere with those it took. */
   readonly more: boolean
-  /** Another pass was under way: nothing was done. */
+  /** Another pass was under way, or it must have its turn before it looks: nothing was done. */
   readonly missed: boolean
 }
 
 export interface Lanes {
-  /** Deals with the marks of a queue. */
-  readonly advance: (session: Session, queue: string) => Effect.Effect<Advanced, StoreError>
-  /** Waits until the pass that is under way, if any, has ended. */
+  /** Deals with the marks of a queue. `mine`: the transaction has its turn already. */
+  readonly advance: (session: Session, queue: string, mine: boolean) => Effect.Effect<Advanced, StoreError>
+  /** Waits until the pass that is under way, if any, has ended, and has the turn for the rest of the transaction. */
   readonly turn: (session: Session, queue: string) => Effect.Effect<void, StoreError>
   /** The next queue, by name, that has marks. */
   readonly nextMarked: (session: Session, after: string) => Effect.Effect<string | undefined, StoreError>
@@ -44,7 +44,8 @@ const free = (n: Names, queue: string, key: string, job: string): string =>
 /**
  * One pass at a time per queue, by a lock that ends with the statement's transaction: two passes with different
  * snapshots could unblock two jobs of one key. The one that could slip between the snapshot and the lock is refused by
- * the unique index, and tried again by the caller.
+ * the unique index, and tried again by the caller. No index knows of a dead letter that has begun to hold its key in
+ * that gap: where letters do, the lock comes before the snapshot, in a statement of its own.
  *
  * A job that somebody has locked (to replace, change or cancel it in a transaction of theirs) is not waited for: its key
  * is marked again, behind the others. The comparisons of rows make every planner walk `lane_marks_by_queue`, mark by
@@ -56,7 +57,8 @@ const postgres = (n: Names, notify: boolean): Lanes => {
     n,
     "advance",
     `WITH RECURSIVE turn AS MATERIALIZED (
-      SELECT pg_try_advisory_xact_lock(hashtextextended(:lane, 0)) AS mine
+      SELECT CASE WHEN :mine::boolean OR (SELECT 1 FROM ${n.queues} q WHERE q.name = :queue AND q.on_dead = 'block') IS NULL
+        THEN pg_try_advisory_xact_lock(hashtextextended(:lane, 0)) ELSE false END AS mine
     ), marks (n, id, queue, ordering_key) AS (
       SELECT 0, 0::bigint, :queue::text COLLATE "C", NULL::text FROM turn WHERE mine
       UNION ALL
@@ -90,8 +92,8 @@ const postgres = (n: Names, notify: boolean): Lanes => {
   )
   const lane = (queue: string) => `alkstore:lanes:${n.namespace}:${queue}`
   return {
-    advance: (session, queue) =>
-      Effect.map(session.execute(pass, { queue, lane: lane(queue), channel: n.channel }), ([row]) => ({
+    advance: (session, queue, mine) =>
+      Effect.map(session.execute(pass, { queue, mine, lane: lane(queue), channel: n.channel }), ([row]) => ({
         unblocked: int(row?.unblocked),
         more: int(row?.marks) === marksPerPass && int(row?.settled) > 0,
         missed: row?.mine !== true
