@@ -81,6 +81,11 @@ export interface Names {
   readonly index: (name: string) => string
   /** Milliseconds since the Unix epoch: an SQL expression. */
   readonly now: string
+  /**
+   * The same, no earlier than what is in the rows that a statement meets: one that waited, or stood still, meets rows that
+   * were written by statements which began after it.
+   */
+  readonly latest: string
   /** The NOTIFY channel of the namespace. */
   readonly channel: string
 }
@@ -101,6 +106,9 @@ const quote = (name: string): string => `"${name.replaceAll('"', '""')}"`
  * `clock_timestamp()` cannot), and not frozen at BEGIN (as `now()` is).
  */
 const serverNow = "floor(extract(epoch from statement_timestamp()) * 1000)::bigint"
+
+/** The server's clock, at every look. */
+const serverLatest = "floor(extract(epoch from clock_timestamp()) * 1000)::bigint"
 
 /** The present as something that is computed once per statement, not for each row: the server's clock costs a microsecond. */
 export const onceNow = (n: Names): string => (n.engine === "postgres" ? `(SELECT ${n.now})` : n.now)
@@ -130,12 +138,22 @@ export const postgresNames = (schema: string, source: "database" | "process"): N
   ...tablesOf((table) => `${quote(schema)}.${quote(table)}`),
   index: quote,
   now: source === "database" ? serverNow : ":now::bigint",
+  latest: source === "database" ? serverLatest : ":now::bigint",
   channel: channelOf(schema)
 })
 
 export const sqliteNames = (prefix: string): Names => {
   const name = (table: string) => quote(`${prefix}${table}`)
-  return { engine: "sqlite", namespace: prefix, schema: "", ...tablesOf(name), index: name, now: ":now", channel: "" }
+  return {
+    engine: "sqlite",
+    namespace: prefix,
+    schema: "",
+    ...tablesOf(name),
+    index: name,
+    now: ":now",
+    latest: ":now",
+    channel: ""
+  }
 }
 
 /** `__alkstore_` and the schema, which is at most 52 bytes: channel names are at most 63. */

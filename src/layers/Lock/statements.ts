@@ -29,7 +29,7 @@ export interface LockVerbs {
 
 /** Held: not ended, and not written by a clock that ran ahead (its lease would begin only in the future). */
 const held = (n: Names, alias: string) =>
-  `(${alias}.expires_at > ${n.now} AND ${alias}.expires_at - ${alias}.ttl_ms <= ${n.now})`
+  `(${alias}.expires_at > ${n.now} AND ${alias}.expires_at - ${alias}.ttl_ms <= ${n.latest})`
 
 const rest = (
   n: Names,

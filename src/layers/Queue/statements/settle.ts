@@ -51,7 +51,7 @@ type Tagged<Tag extends Settlement["_tag"]> = Extract<Settlement, { readonly _ta
 
 /** The lease has ended, or was written by a clock that ran ahead: it would begin only in the future. */
 export const leaseOver = (n: Names, alias: string) =>
-  `(${alias}visible_at <= ${n.now} OR ${alias}visible_at - ${alias}visibility_ms > ${n.now})`
+  `(${alias}visible_at <= ${n.now} OR ${alias}visible_at - ${alias}visibility_ms > ${n.latest})`
 
 const byTag = (settlements: ReadonlyArray<Settlement>) => ({
   acks: settlements.filter((s): s is Tagged<"Ack"> => s._tag === "Ack"),

@@ -1,0 +1,89 @@
+/**
+ * Statements that come to a row later than they began, on a real PostgreSQL: the present of a statement is the instant at
+ * which it began, and what has been written since begins later. That is no sign of a clock that ran ahead (G38).
+ */
+import { PgClient } from "@effect/sql-pg"
+import { Lock, Queue } from "alkstore"
+import * as Pg from "alkstore/Pg"
+import { Effect, Layer, ManagedRuntime, Option, Redacted, Schema } from "effect"
+import type pg from "pg"
+import { expect, inject, test } from "vitest"
+import { freshName } from "../conformance/support.js"
+import { createDatabase, withClient } from "../support/postgres.js"
+import { until } from "../support/until.js"
+
+const gate = 4_712
+const now = "floor(extract(epoch from pg_catalog.statement_timestamp()) * 1000)::bigint"
+
+/** What gives jobs back stands still while the gate is shut, when it looks at its first row. */
+const shadow = (url: string) => `
+  CREATE SCHEMA slow;
+  CREATE FUNCTION slow.statement_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$
+  BEGIN
+    IF current_query() LIKE '%alkstore:give_back%' THEN PERFORM pg_advisory_xact_lock_shared(${gate}); END IF;
+    RETURN pg_catalog.statement_timestamp();
+  END $$;
+  ALTER DATABASE "${new URL(url).pathname.slice(1)}" SET search_path = slow, pg_catalog, public`
+
+const options: Pg.Options = { sweeper: false, scheduler: false, listen: false }
+
+const waits = (client: pg.Client) => async () => {
+  const { rows } = await client.query("SELECT 1 FROM pg_locks WHERE NOT granted")
+  return rows.length === 1
+}
+
+const place = async (
+  use: (
+    run: <A, E>(self: Effect.Effect<A, E, Pg.Services>) => Promise<A>,
+    client: pg.Client,
+    url: string
+  ) => Promise<void>,
+  prepare = (_: string) => "SELECT 1"
+) => {
+  const url = await createDatabase(inject("pgUrl"))
+  await withClient(url, (client) => client.query(prepare(url)))
+  const runtime = ManagedRuntime.make(
+    Layer.provideMerge(Pg.layer(options), PgClient.layer({ url: Redacted.make(url), maxConnections: 6 }))
+  )
+  try {
+    await runtime.runPromise(Effect.void)
+    await withClient(url, (client) => use((self) => runtime.runPromise(self), client, url))
+  } finally {
+    await runtime.dispose()
+  }
+}
+
+test("an attempt that waited does not take a lock from who got it meanwhile (G67)", () =>
+  place(async (run, client) => {
+    const name = freshName("lock")
+    await run(Lock.tryAcquire(name, { ttl: "100 millis" }))
+    const over = `SELECT 1 FROM alkstore.locks WHERE name = $1 AND expires_at <= ${now}`
+    await until("a lock that is over", async () => (await client.query(over, [name])).rows.length === 1)
+    await client.query("BEGIN")
+    await client.query("SELECT 1 FROM alkstore.locks WHERE name = $1 FOR UPDATE", [name])
+    const attempt = run(Lock.tryAcquire(name))
+    await until("an attempt that waits", waits(client))
+    // What another attempt does, which began later and came first
+    await client.query(
+      `UPDATE alkstore.locks SET token = nextval('alkstore.tokens'), owner = 'other', acquired_at = ${now}, expires_at = ${now} + 30000, ttl_ms = 30000 WHERE name = $1`,
+      [name]
+    )
+    await client.query("COMMIT")
+    expect(await attempt).toEqual(Option.none())
+  }))
+
+test("a sweep that stood still does not move a job whose lease was renewed meanwhile (G19, G29)", () =>
+  place(async (run, client) => {
+    const queue = Queue.make(freshName("late"), { payload: Schema.String })
+    await run(queue.enqueue("a"))
+    const [job] = await run(queue.claim({ visibilityTimeout: "1 second" }))
+    const over = `SELECT 1 FROM alkstore.jobs WHERE visible_at <= ${now}`
+    await until("a lease that is over", async () => (await client.query(over)).rows.length === 1)
+    await client.query("SELECT pg_advisory_lock($1)", [gate])
+    const sweep = run(Effect.flatMap(Queue.Queue, (store) => store.sweepExpired()))
+    await until("a sweep that stands still", waits(client))
+    await run(job?.heartbeat() ?? Effect.die("nothing was claimed"))
+    await client.query("SELECT pg_advisory_unlock($1)", [gate])
+    await sweep
+    await run(job?.ack ?? Effect.void)
+  }, shadow))
