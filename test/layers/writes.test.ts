@@ -77,6 +77,9 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
     const wrong: Array<string> = []
     const committed: Array<number> = []
     let pending: Array<number> | undefined
+    let transactions = 0
+    /** In which transaction a session was made: its present is of then. */
+    const made = new WeakMap<Session, number>()
     let locked = false
     const begins = [...meets.begins]
     const commits = [...meets.commits]
@@ -86,6 +89,7 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
         if (pending !== undefined) return Effect.fail(error("other", "begin within a transaction"))
         if (begins.shift() === true || locked) return Effect.fail(error("busy", "begin"))
         pending = []
+        transactions++
         return Effect.void
       },
       COMMIT: () => {
@@ -117,11 +121,17 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
         Effect.uninterruptibleMask((restore) =>
           Effect.zipRight(restore(one.take(1)), Effect.ensuring(use(connection), one.release(1)))
         ),
-      session: () => Effect.succeed({} as Session),
+      session: () =>
+        Effect.sync(() => {
+          const session = {} as Session
+          made.set(session, transactions)
+          return session
+        }),
       run: (_, text) => Effect.suspend(() => statements[text]?.() ?? Effect.die(text))
     })
 
-    const verb = (input: number, kind: Kind) => () => {
+    const verb = (input: number, kind: Kind) => (session: Session) => {
+      if (made.get(session) !== transactions) wrong.push(`${input} has the present of an earlier transaction`)
       const insert = Effect.suspend(() => {
         if (pending !== undefined) pending.push(input)
         else if (locked) return Effect.fail(error("busy", "insert"))
@@ -143,8 +153,8 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
     const combined = (input: number, kind: Kind) => ({
       key: "these",
       input: verb(input, kind),
-      run: (_: Session, verbs: ReadonlyArray<unknown>) =>
-        Effect.forEach(verbs as ReadonlyArray<ReturnType<typeof verb>>, (one) => one())
+      run: (session: Session, verbs: ReadonlyArray<unknown>) =>
+        Effect.forEach(verbs as ReadonlyArray<ReturnType<typeof verb>>, (one) => one(session))
     })
 
     const calls: Array<{

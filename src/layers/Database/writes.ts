@@ -74,10 +74,14 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
       })
     )
 
-  const oneByOne = (connection: Connection, own: Session, calls: ReadonlyArray<Call<Write, unknown, StoreError>>) =>
+  /** Each with a session of its own: others may have written between two of them. */
+  const oneByOne = (connection: Connection, calls: ReadonlyArray<Call<Write, unknown, StoreError>>) =>
     Effect.forEach(
       calls,
-      (call) => Effect.zipRight(begin(connection, call.input.operation), single(connection, own, call)),
+      (call) =>
+        Effect.flatMap(Effect.zipRight(begin(connection, call.input.operation), session(connection)), (own) =>
+          single(connection, own, call)
+        ),
       { discard: true }
     )
 
@@ -102,14 +106,14 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
         const exit = yield* Effect.exit(doAll(own, nextOfOneKind(calls, answers.length)))
         if (Exit.isFailure(exit)) {
           yield* rollback(connection)
-          return yield* oneByOne(connection, own, calls)
+          return yield* oneByOne(connection, calls)
         }
         for (const answer of exit.value) answers.push(answer)
       }
       const committed = yield* Effect.exit(commit(connection, "commit"))
       if (isBusy(committed)) return yield* Effect.asVoid(committed)
       // A constraint that is checked at the end may be of one of them
-      if (Exit.isFailure(committed)) return yield* oneByOne(connection, own, calls)
+      if (Exit.isFailure(committed)) return yield* oneByOne(connection, calls)
       for (const [index, call] of calls.entries()) call.end(Exit.succeed(answers[index]))
     })
 
