@@ -1,5 +1,6 @@
 /** Named locks: one holder at a time, tokens that only grow, and nothing left behind. */
-import { Errors, Lock } from "alkstore"
+import { SqlClient } from "@effect/sql"
+import { Errors, Lock, Queue } from "alkstore"
 import * as Testing from "alkstore/Testing"
 import { Clock, Deferred, Effect, Exit, Fiber, Option, TestClock } from "effect"
 import { expect } from "vitest"
@@ -65,6 +66,28 @@ export const lockSuite: Suite = (engine, options) => {
         expect(Option.isNone(yield* Lock.tryAcquire(name))).toBe(true)
         yield* TestClock.adjust(1)
         expect(Option.isSome(yield* Lock.tryAcquire(name))).toBe(true)
+      })
+    )
+
+    it.effect("leave no row behind when their holder is dead and nobody takes them again (G69)", () =>
+      Effect.gen(function* () {
+        const sql = yield* SqlClient.SqlClient
+        const rows = Effect.map(
+          sql<{ name: string }>`SELECT name FROM ${sql.literal(engine.table("locks"))} ORDER BY name`,
+          (all) => all.map(({ name }) => name)
+        )
+        const [dead, late, alive] = ["dead", "late", "alive"].map(freshName) as [string, string, string]
+        yield* Lock.acquire(dead, { ttl: "10 seconds" })
+        yield* TestClock.adjust("5 seconds")
+        const lease = yield* Lock.acquire(late, { ttl: "10 seconds" })
+        yield* TestClock.adjust("15 seconds")
+        yield* Lock.acquire(alive, { ttl: "10 seconds" })
+        yield* Queue.sweepExpired
+        const left = yield* rows
+        expect(left).not.toContain(dead)
+        expect(left).toEqual(expect.arrayContaining([late, alive]))
+        // One that ended, and that nobody has taken, can still be renewed by a holder that is late
+        expect((yield* Lock.renew(lease)).token).toBe(lease.token)
       })
     )
 

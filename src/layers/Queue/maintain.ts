@@ -1,6 +1,6 @@
 /**
  * The sweep: what has expired, leases that have lapsed, ordering keys with marks, retentions and dedupe windows that
- * have passed. Page by page; one bad row never stops the rest.
+ * have passed, locks of the dead. Page by page; one bad row never stops the rest.
  */
 import { Effect } from "effect"
 import type { Service, SweepResult } from "../../services/QueueStore.js"
@@ -65,6 +65,13 @@ export const makeSweep = (store: Store): Service["sweepExpired"] => {
       }
     })
 
+  const locks = Effect.gen(function* () {
+    while (yield* db.apart("read", "sweep", verbs.sweep.locksLeft)) {
+      const forgotten = yield* db.apart("write", "sweep", (session) => verbs.sweep.forgetLocks(session, page))
+      if (forgotten === 0) return
+    }
+  })
+
   /** Every queue, by name, that a look finds something in. */
   const each = <E, R>(
     next: (after: string) => Effect.Effect<string | undefined, E, R>,
@@ -94,6 +101,7 @@ export const makeSweep = (store: Store): Service["sweepExpired"] => {
       )
       yield* each((after) => db.apart("read", "sweep", (session) => verbs.lanes.nextMarked(session, after)), marks)
       yield* retire(undefined, result)
+      yield* locks
       return result satisfies SweepResult
     })
 }

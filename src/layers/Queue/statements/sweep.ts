@@ -52,6 +52,10 @@ export interface Sweep {
   readonly due: (session: Session, queue: string | undefined) => Effect.Effect<boolean, StoreError>
   /** Deletes dedupe keys whose window has passed; answers how many. */
   readonly freeKeys: (session: Session, limit: number) => Effect.Effect<number, StoreError>
+  /** Whether a dead holder of a lock has left its row. */
+  readonly locksLeft: (session: Session) => Effect.Effect<boolean, StoreError>
+  /** Deletes such rows; answers how many. */
+  readonly forgetLocks: (session: Session, limit: number) => Effect.Effect<number, StoreError>
 }
 
 const lapsedRow = (row: Row): LapsedRow => ({
@@ -136,6 +140,25 @@ const freeKeys = (n: Names, lock: string, pick: (select: string) => string) => {
   return (session: Session, limit: number) => Effect.map(session.execute(text, { limit }), (rows) => rows.length)
 }
 
+/** A lock that ended a whole ttl ago: its holder, which may be late but still renew it, is dead. */
+const abandoned = (n: Names): string => `expires_at + ttl_ms <= ${n.now}`
+
+/** Reads all locks: they are as many as are held, and what the dead have left since the last sweep. */
+const locksLeft = (n: Names) => {
+  const text = statement(n, "sweep_locks_left", `SELECT 1 AS found FROM ${n.locks} WHERE ${abandoned(n)} LIMIT 1`)
+  return (session: Session) => Effect.map(session.execute(text, {}), (rows) => rows.length > 0)
+}
+
+/** Free already; but one with a name of its own, which nobody takes again, would leave its row for ever. */
+const forgetLocks = (n: Names, lock: string) => {
+  const text = statement(
+    n,
+    "sweep_locks",
+    `DELETE FROM ${n.locks} WHERE ${abandoned(n)} AND name IN (SELECT name FROM ${n.locks} WHERE ${abandoned(n)} ORDER BY name LIMIT :limit${lock}) RETURNING name`
+  )
+  return (session: Session, limit: number) => Effect.map(session.execute(text, { limit }), (rows) => rows.length)
+}
+
 const postgres = (n: Names, notify: boolean): Sweep => {
   const expire = (scope: string, pick = "ORDER BY expires_at LIMIT :limit::integer FOR UPDATE SKIP LOCKED") =>
     statement(
@@ -170,7 +193,9 @@ const postgres = (n: Names, notify: boolean): Sweep => {
     nextLeased: nextLeased(n),
     lapsed: lapsed(n, leaseOver(n, "j.")),
     due: due(n),
-    freeKeys: freeKeys(n, " FOR UPDATE SKIP LOCKED", (select) => `(queue, dedupe_key) IN (${select})`)
+    freeKeys: freeKeys(n, " FOR UPDATE SKIP LOCKED", (select) => `(queue, dedupe_key) IN (${select})`),
+    locksLeft: locksLeft(n),
+    forgetLocks: forgetLocks(n, " FOR UPDATE SKIP LOCKED")
   }
 }
 
@@ -206,7 +231,9 @@ const sqlite = (n: Names): Sweep => {
     nextLeased: nextLeased(n),
     lapsed: lapsed(n, leaseOver(n, "j.")),
     due: due(n),
-    freeKeys: freeKeys(n, "", (select) => `(queue, dedupe_key) IN (${select})`)
+    freeKeys: freeKeys(n, "", (select) => `(queue, dedupe_key) IN (${select})`),
+    locksLeft: locksLeft(n),
+    forgetLocks: forgetLocks(n, "")
   }
 }
 
