@@ -1,18 +1,17 @@
 /** One database with many processes, their common ledger, and this process's own look at both. */
 import { type ChildProcess, spawn } from "node:child_process"
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { fileURLToPath } from "node:url"
 import { SqlClient } from "@effect/sql"
 import { Queue } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
 import { Effect, ManagedRuntime, Redacted } from "effect"
-import { build } from "esbuild"
 import { inject } from "vitest"
 import { createDatabase } from "../postgres.js"
 import { until } from "../until.js"
+import { bundle } from "./bundle.js"
 import type { Config, Entry, Task } from "./config.js"
 import { Tasks } from "./config.js"
 
@@ -47,33 +46,9 @@ export interface Place extends AsyncDisposable {
   readonly noted: (event: string, of?: Partial<Entry>, millis?: number) => Promise<Entry>
 }
 
-/**
- * The child's program in one file: loading it from its sources, with all the modules of its packages, would take each
- * process several seconds of processor time. It lies where the native driver is found from.
- */
-const bundle = async (): Promise<string> => {
-  const directory = fileURLToPath(new URL("../../../node_modules/.cache/alkstore/", import.meta.url))
-  mkdirSync(directory, { recursive: true })
-  const outfile = join(directory, `child-${process.pid}.mjs`)
-  process.once("exit", () => rmSync(outfile, { force: true }))
-  await build({
-    entryPoints: [fileURLToPath(new URL("child.ts", import.meta.url))],
-    outfile,
-    bundle: true,
-    platform: "node",
-    format: "esm",
-    external: ["better-sqlite3", "pg-native"],
-    banner: {
-      js: 'import { createRequire as requireFrom } from "node:module"; const require = requireFrom(import.meta.url);'
-    },
-    logLevel: "error"
-  })
-  return outfile
-}
-
 let bundled: Promise<string> | undefined
 const bundledOnce = (): Promise<string> => {
-  bundled ??= bundle()
+  bundled ??= bundle(new URL("child.ts", import.meta.url))
   return bundled
 }
 
