@@ -22,7 +22,7 @@ const soak = (...flags: ReadonlyArray<string>) =>
   })
 
 test(
-  "after load, faults and restarts every job is accounted for, and nothing is left behind or has grown (G1, G13, G164)",
+  "after load, faults and restarts every job is accounted for, and nothing is left behind or has grown (G1, G13)",
   async () => {
     const { code, output } = await soak("--minutes", String(minutes), "--seed", String(seed))
     expect(code, output).toBe(0)
