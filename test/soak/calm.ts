@@ -4,7 +4,7 @@ import { Schedules } from "alkstore"
 import { Effect, type ManagedRuntime } from "effect"
 import { until } from "../support/until.js"
 import { type Account, type Books, settleAccounts } from "./account.js"
-import { Unattended, Work } from "./config.js"
+import { Exact, Fragile, Mail, Morgue, Unattended, Work } from "./config.js"
 import type { Services } from "./engine.js"
 import type { Worker } from "./fleet.js"
 import { tick } from "./load.js"
@@ -37,6 +37,8 @@ const left = async (place: Place) => {
   return rows.jobs ?? rows._alkstore_jobs ?? Number.NaN
 }
 
+const queues = [Work, Exact, Fragile, Morgue, Mail, Unattended]
+
 const drained = async ({ place, runtime }: Options) => {
   let was = Number.NaN
   try {
@@ -50,7 +52,8 @@ const drained = async ({ place, runtime }: Options) => {
       patience
     )
   } catch (error) {
-    throw new Error(`${was} jobs are stuck in the live table: ${String(error)}`)
+    const counts = await runtime.runPromise(Effect.either(Effect.forEach(queues, ({ counts }) => counts)))
+    throw new Error(`${was} jobs are stuck in the live table: ${String(error)}; ${JSON.stringify(counts)}`)
   }
 }
 

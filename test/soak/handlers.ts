@@ -71,7 +71,7 @@ export const workers = ({ graceMillis, visibilityMillis }: ChildConfig) => {
     Supervisor.worker(Fragile, { ...policy, handler: noting("fragile") }),
     Supervisor.worker(Morgue, {
       ...policy,
-      handler: (job) => note({ kind: "morgue", serial: job.payload.payload.serial, job: job.payload.origin.id })
+      handler: (job) => note({ kind: "morgue", serial: job.payload.payload.serial, job: job.id })
     }),
     Supervisor.worker(Mail.queue, {
       ...policy,

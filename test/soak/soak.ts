@@ -79,12 +79,15 @@ const stretch = async ({ account, options, runtime }: Stage, next: () => Promise
     Random.make(options.seed + account.totals.enqueued)
   )
   const fiber = runtime.runFork(seeded)
-  while (Date.now() + faultMillis < end) {
-    await setTimeout(faultMillis)
-    await next()
+  try {
+    while (Date.now() + faultMillis < end) {
+      await setTimeout(faultMillis)
+      await next()
+    }
+    await setTimeout(Math.max(0, end - Date.now()))
+  } finally {
+    await runtime.runPromise(Fiber.interrupt(fiber))
   }
-  await setTimeout(Math.max(0, end - Date.now()))
-  await runtime.runPromise(Fiber.interrupt(fiber))
 }
 
 const soaking = async (stage: Stage) => {

@@ -50,6 +50,21 @@ const flat = (
   }
 }
 
+/** What is kept of each job by mistake adds up; what is allowed besides is what a young heap still learns. */
+const leastNoise = 2 * megabyte
+const mostPerJob = 100
+
+const perJob = (name: string, values: ReadonlyArray<number>, jobs: ReadonlyArray<number>): Verdict => {
+  const { first, last } = trend(values)
+  const done = trend(jobs)
+  const limit = leastNoise + mostPerJob * (done.last - done.first)
+  return {
+    name,
+    pass: last - first <= limit,
+    detail: `${mb(last - first)} more after ${done.last - done.first} jobs more; at most ${mb(limit)}`
+  }
+}
+
 const bounded = (name: string, values: ReadonlyArray<number>, limit: number): Verdict => {
   const most = Math.max(...values)
   return { name, pass: most <= limit, detail: `at most ${most}; allowed: ${limit}` }
@@ -83,7 +98,7 @@ const processVerdicts = (name: string, samples: ReadonlyArray<Sample>, sockets: 
   flat(
     `heap of the ${name}`,
     samples.map(({ heap }) => heap),
-    { factor: 1.2, plus: 10 * megabyte },
+    { factor: 1.1, plus: 4 * megabyte },
     mb
   ),
   flat(
@@ -143,14 +158,24 @@ export const judge = (engine: "postgres" | "sqlite", windows: ReadonlyArray<Wind
     flat(
       "size of the tables",
       windows.map(({ tables }) => tables),
-      { factor: 1.5, plus: 24 * megabyte },
+      { factor: 1.5, plus: 16 * megabyte },
       mb
     ),
     flat(
       "size of the log",
       windows.map(({ log }) => log),
-      { factor: 1.5, plus: 24 * megabyte },
+      { factor: 1.5, plus: 16 * megabyte },
       mb
+    ),
+    perJob(
+      "heap per job: resident worker",
+      windows.map(({ resident }) => resident.heap),
+      windows.map(({ jobs }) => jobs)
+    ),
+    perJob(
+      "heap per job: producer",
+      windows.map(({ producer }) => producer.heap),
+      windows.map(({ jobs }) => jobs)
     ),
     ...(engine === "postgres" ? connectionVerdicts(windows) : [])
   ]
