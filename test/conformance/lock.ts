@@ -388,17 +388,27 @@ export const lockSuite: Suite = (engine, options) => {
       })
     )
 
-    it.effect("an acquire that is interrupted while its statement runs gives the lock back (G71)", () =>
-      Effect.gen(function* () {
-        for (let n = 0; n < 20; n++) {
-          const name = freshName("lock")
-          const taking = yield* Effect.fork(Lock.acquire(name))
-          for (let turn = 0; turn < n; turn++) yield* Effect.yieldNow()
-          const exit = yield* Fiber.interrupt(taking)
-          if (Exit.isSuccess(exit)) yield* Lock.release(exit.value)
-          expect(yield* held(name)).toBe(false)
-        }
-      })
+    it.effect(
+      "an acquire that is interrupted while its statement runs gives the lock back, one that does not wait too (G71)",
+      () =>
+        Effect.gen(function* () {
+          const ways = {
+            waiting: (name: string) => Effect.asSome(Lock.acquire(name)),
+            "not waiting": (name: string) => Effect.asSome(Lock.acquire(name, { timeout: 0 })),
+            trying: (name: string) => Lock.tryAcquire(name),
+            "holding it": (name: string) => Lock.withLock(name, { timeout: 0 })(Effect.never)
+          }
+          for (const [way, take] of Object.entries(ways)) {
+            for (let n = 0; n < 20; n++) {
+              const name = freshName("lock")
+              const taking = yield* Effect.fork(take(name))
+              for (let turn = 0; turn < n; turn++) yield* Effect.yieldNow()
+              const exit = yield* Fiber.interrupt(taking)
+              if (Exit.isSuccess(exit)) yield* Lock.release(Option.getOrThrow(exit.value))
+              expect(yield* held(name), `${way}, interrupted after ${n} turns`).toBe(false)
+            }
+          }
+        })
     )
   })
 }

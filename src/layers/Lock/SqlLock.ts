@@ -62,8 +62,8 @@ const make = (db: Database) =>
         () => detached(announce([lockTopic(lease.name)]))
       )
 
-    /** Waits for wakes, for the end of the holder's lease, and polls under both. Interrupted, it holds nothing. */
-    const waitFor = (request: Request) =>
+    /** Attempts of which the last may have been made when the fiber is interrupted: what it took is given back. */
+    const givingBack = <A, E>(attempts: (attempt: ReturnType<typeof take>) => Effect.Effect<A, E>, request: Request) =>
       Effect.suspend(() => {
         let taken: Option.Option<LockLease> = Option.none()
         const attempt = Effect.uninterruptible(
@@ -74,8 +74,13 @@ const make = (db: Database) =>
           )
         )
         const giveBack = Effect.suspend(() => (Option.isSome(taken) ? Effect.either(free(taken.value)) : Effect.void))
-        return Effect.onInterrupt(Effect.scoped(untilTaken(request, attempt)), () => giveBack)
+        return Effect.onInterrupt(attempts(attempt), () => giveBack)
       })
+
+    const takeOnce = (request: Request) => givingBack((attempt) => attempt, request)
+
+    /** Waits for wakes, for the end of the holder's lease, and polls under both. Interrupted, it holds nothing. */
+    const waitFor = (request: Request) => givingBack((attempt) => Effect.scoped(untilTaken(request, attempt)), request)
 
     const untilTaken = (request: Request, attempt: ReturnType<typeof take>) =>
       Effect.gen(function* () {
@@ -101,7 +106,7 @@ const make = (db: Database) =>
             duration: sleepMillis(millis),
             onTimeout: () => busy(millis)
           })
-        const taken = yield* take(request)
+        const taken = yield* takeOnce(request)
         return Option.isSome(taken) ? taken.value : yield* busy(millis)
       })
     }
@@ -146,7 +151,7 @@ const make = (db: Database) =>
       }).pipe(Effect.withTracerEnabled(false), detached)
 
     const service: Service = {
-      tryAcquire: (name, options) => Effect.flatMap(checkPublic(name, options?.ttl), take),
+      tryAcquire: (name, options) => Effect.flatMap(checkPublic(name, options?.ttl), takeOnce),
       acquire: (name, options) =>
         Effect.flatMap(checkPublic(name, options?.ttl), (request) => acquireWithin(request, options?.timeout)),
       renew,
