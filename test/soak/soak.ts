@@ -54,8 +54,6 @@ const prepare = Effect.gen(function* () {
   yield* createTables
   const sql = yield* SqlClient.SqlClient
   yield* Effect.forEach(lanes, (lane) => sql`INSERT INTO soak_lanes ${sql.insert({ lane, last: 0 })}`)
-  yield* Schedules.put(tick)
-  yield* Schedules.pause(tick.name)
 })
 
 /** What lives as long as the soak does. */
@@ -73,7 +71,9 @@ interface Stage {
 const stretch = async ({ account, options, runtime }: Stage, next: () => Promise<void>, millis: number) => {
   const { faultMillis } = pace(options.seconds)
   const end = Date.now() + millis
-  await insist(runtime, "the schedule is resumed", Schedules.resume(tick.name))
+  // Put with the first load, and not before: a boundary that is owed comes before a pause
+  const ticking = Effect.zipRight(Schedules.put(tick), Schedules.resume(tick.name))
+  await insist(runtime, "the schedule is resumed", ticking)
   const seeded = Effect.withRandom(
     load(account.books, options.rate),
     Random.make(options.seed + account.totals.enqueued)
