@@ -4,6 +4,7 @@ import { runMain } from "@effect/platform-node/NodeRuntime"
 import { type Job, Outbox, Queue, Worker } from "alkstore"
 import { Effect, Either, Layer, Redacted, Schedule, Stream } from "effect"
 import { type Config, Effects, type Entry, Events, type Task, Tasks, task } from "./config.js"
+import { inOrder, watchStatements } from "./statements.js"
 
 const config: Config = JSON.parse(process.argv[2] ?? "")
 
@@ -147,36 +148,6 @@ const program = (role: Exclude<Config["role"], "hold">) => {
   }
 }
 
-/** Watches for statements on their way to the driver. */
-const killAt = async (texts: ReadonlyArray<string>) => {
-  let passed = 0
-  const look = (text: unknown) => {
-    if (!String(text).includes(texts[passed] ?? "")) return
-    passed++
-    if (passed === texts.length) process.kill(process.pid, "SIGKILL")
-  }
-  if (config.engine === "postgres") {
-    const { default: pg } = await import("pg")
-    const { query } = pg.Client.prototype as { query: (...args: ReadonlyArray<unknown>) => unknown }
-    Object.assign(pg.Client.prototype, {
-      query(this: unknown, ...args: ReadonlyArray<unknown>) {
-        look((args[0] as { readonly text?: string }).text ?? args[0])
-        return query.apply(this, args as Array<unknown>)
-      }
-    })
-    return
-  }
-  const { default: Database } = await import("better-sqlite3")
-  const statement = Object.getPrototypeOf(new Database(":memory:").prepare("SELECT 1"))
-  for (const method of ["all", "run", "get"] as const) {
-    const original = statement[method]
-    statement[method] = function (this: { readonly source: string }, ...args: ReadonlyArray<unknown>) {
-      look(this.source)
-      return original.apply(this, args)
-    }
-  }
-}
-
 /** As a program that is no user of ours would. */
 const hold = async () => {
   const { default: Database } = await import("better-sqlite3")
@@ -192,7 +163,10 @@ const hold = async () => {
 
 const start = async (role: Exclude<Config["role"], "hold">) => {
   const pollInterval = config.pollMillis
-  if (config.killAt !== undefined) await killAt(config.killAt)
+  if (config.killAt !== undefined)
+    await watchStatements(config.engine, {
+      before: inOrder(config.killAt, () => void process.kill(process.pid, "SIGKILL"))
+    })
   // Each loads its driver, which takes most of the time that a process needs to start
   const engine =
     config.engine === "sqlite"

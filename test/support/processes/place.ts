@@ -1,8 +1,8 @@
 /** One database with many processes, their common ledger, and this process's own look at both. */
-import { type ChildProcess, spawn } from "node:child_process"
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
+import { fileURLToPath } from "node:url"
 import { SqlClient } from "@effect/sql"
 import { Queue } from "alkstore"
 import * as Pg from "alkstore/Pg"
@@ -11,20 +11,13 @@ import { Effect, ManagedRuntime, Redacted } from "effect"
 import { inject } from "vitest"
 import { createDatabase } from "../postgres.js"
 import { until } from "../until.js"
-import { bundle } from "./bundle.js"
 import type { Config, Entry, Task } from "./config.js"
 import { Tasks } from "./config.js"
+import { bundle, type Child, launch } from "./launch.js"
+
+export type { Child } from "./launch.js"
 
 export const engines = ["sqlite", "postgres"] as const
-
-export interface Child {
-  readonly pid: number
-  /** What it has written to stdout and stderr. */
-  readonly output: () => string
-  readonly signal: (signal: NodeJS.Signals) => void
-  /** Its exit code, or the signal that ended it; fails when it has not ended after so long. */
-  readonly ended: (millis?: number) => Promise<number | string>
-}
 
 type Services = Sqlite.Services | SqlClient.SqlClient
 
@@ -46,34 +39,6 @@ export interface Place extends AsyncDisposable {
   readonly noted: (event: string, of?: Partial<Entry>, millis?: number) => Promise<Entry>
 }
 
-let bundled: Promise<string> | undefined
-const bundledOnce = (): Promise<string> => {
-  bundled ??= bundle(new URL("child.ts", import.meta.url))
-  return bundled
-}
-
-const launch = (script: string, config: Config): Child => {
-  const child: ChildProcess = spawn(process.execPath, [script, JSON.stringify(config)], {
-    stdio: ["ignore", "pipe", "pipe"]
-  })
-  let output = ""
-  let exit: number | string | undefined
-  for (const stream of [child.stdout, child.stderr]) {
-    stream?.setEncoding("utf8").on("data", (text: string) => {
-      output += text
-    })
-  }
-  child.on("exit", (code, signal) => {
-    exit = code ?? signal ?? "unknown"
-  })
-  return {
-    pid: child.pid ?? 0,
-    output: () => output,
-    signal: (signal) => void child.kill(signal),
-    ended: (millis = 15_000) => until(`process ${child.pid} has ended; it wrote: ${output}`, () => exit, millis)
-  }
-}
-
 const matches = (entry: Entry, event: string, of: Partial<Entry>) =>
   entry.event === event && Object.entries(of).every(([key, value]) => entry[key as keyof Entry] === value)
 
@@ -86,7 +51,7 @@ export const openPlace = async (
   const ledger = join(directory, "ledger")
   writeFileSync(ledger, "")
   const database = engine === "sqlite" ? join(directory, "test.db") : await createDatabase(inject("pgUrl"))
-  const script = await bundledOnce()
+  const script = await bundle(fileURLToPath(new URL("child.ts", import.meta.url)))
   const children: Array<Child> = []
   const runtime = ManagedRuntime.make(
     engine === "sqlite"
