@@ -108,6 +108,22 @@ describe("a file that another process has locked", () => {
         expect(yield* rowsOf(mine)).toHaveLength(1)
       })
     ))
+  it("G33: for longer than a lease: what its claim waited is no part of the lease", () =>
+    live(
+      Effect.gen(function* () {
+        const filename = fresh()
+        const mine = yield* engine(filename)
+        const { done, events, started } = yield* diary(mine, {
+          visibilityTimeout: "500 millis",
+          handler: () => Effect.sleep("200 millis")
+        })
+        yield* Letters.enqueue("due", { delay: "500 millis" }).pipe(Effect.provide(mine))
+        yield* holdLock(filename, 2_000)
+        yield* wait("it is done", () => done.length === 1)
+        expect(started).toEqual(["due"])
+        expect(events.filter((tag) => tag === "LeaseLost")).toEqual([])
+      })
+    ))
 })
 
 describe("a file that cannot be used", () => {

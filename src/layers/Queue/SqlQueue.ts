@@ -179,8 +179,10 @@ const make = (db: Database, options: SqlQueueOptions) =>
         return (yield* lapse.joined(queue)) > 0 || changed
       })
 
-    const claimOnce = (request: ClaimRequest, start: number) => {
-      const verb: Verb<Claimed> = (session) => verbs.claim(session, request, start)
+    const claimOnce = (request: ClaimRequest) => {
+      // Read when the claim has waited for what it needs: what it waited is no part of its leases
+      const verb: Verb<Claimed> = (session) =>
+        Effect.flatMap(clock.monotonic, (start) => verbs.claim(session, request, start))
       if (db.names.engine === "postgres") return db.joined("write", "claim", verb)
       const write = db.joined("write", "claim", verb)
       // Without the write lock, and without reading more than it takes to know
@@ -197,11 +199,11 @@ const make = (db: Database, options: SqlQueueOptions) =>
      * Clears the way and claims again, if that can bring more. What was claimed before is committed: a failure of this
      * must not take it out of its claimant's hands.
      */
-    const again = (request: ClaimRequest, met: Claimed, claimed: number, round: number, start: number) =>
+    const again = (request: ClaimRequest, met: Claimed, claimed: number, round: number) =>
       Effect.gen(function* () {
         const cleared = yield* clear(request.queue, met)
         if ((!cleared && round > 0) || claimed >= request.limit) return undefined
-        return yield* claimOnce({ ...request, limit: request.limit - claimed }, start)
+        return yield* claimOnce({ ...request, limit: request.limit - claimed })
       }).pipe(
         Effect.catchAll((error) =>
           Effect.flatMap(db.joins, (joins) =>
@@ -220,9 +222,8 @@ const make = (db: Database, options: SqlQueueOptions) =>
 
     const claimJobs: Service["claim"] = (request) =>
       Effect.gen(function* () {
-        const start = yield* clock.monotonic
         const rows: Array<ClaimedRow> = []
-        let met = yield* claimOnce(request, start)
+        let met = yield* claimOnce(request)
         let round = 0
         for (; ; round++) {
           for (const row of met.rows) rows.push(row)
@@ -233,7 +234,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
             yield* advanceSoon(request.queue)
             break
           }
-          const next = yield* again(request, met, rows.length, round, start)
+          const next = yield* again(request, met, rows.length, round)
           if (next === undefined) break
           met = next
         }
