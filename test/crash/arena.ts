@@ -51,7 +51,9 @@ export interface Arena extends AsyncDisposable {
   /** Commits an order with its job, by this process. */
   readonly order: (name: string, millis: number) => Promise<void>
   readonly fault: (fault: Omit<Fault, "from" | "to"> & Partial<Pick<Fault, "from" | "to">>) => void
-  /** Waits until all work is done, and judges. */
+  /** Waits until all work is done, if it ever is. */
+  readonly settled: () => Promise<void>
+  /** The same, and judges. */
   readonly verdict: (title: string) => Promise<Verdict>
 }
 
@@ -130,6 +132,12 @@ export const openArena = async (engine: Engine, { empty = false, url }: ArenaOpt
       })
     )
 
+  const settled = () =>
+    until("all is done", async () => (await left().catch(() => 1)) === 0, 30_000).then(
+      () => {},
+      () => {}
+    )
+
   return {
     engine,
     database,
@@ -158,12 +166,13 @@ export const openArena = async (engine: Engine, { empty = false, url }: ArenaOpt
     },
     audit,
     fault,
+    settled,
     order: async (name, millis) => {
       const insert = Effect.flatMap(SqlClient.SqlClient, (sql) => sql`INSERT INTO orders (name) VALUES (${name})`)
       await run(transaction(Effect.zipRight(insert, Orders.enqueue(new Order({ name, millis })))))
     },
     verdict: async (title) => {
-      await until("all is done", async () => (await left().catch(() => 1)) === 0, 30_000).catch(() => {})
+      await settled()
       const ahead = await skew()
       const entries = ledger()
       const stalls = entries

@@ -43,8 +43,8 @@ const firePoints: ReadonlyArray<Point> = [
   { when: "after", statements: ["schedule_advance", "COMMIT"] }
 ]
 
-describe.each(engines)("%s", (engine) => {
-  it.concurrent(
+describe.concurrent.each(engines)("%s", (engine) => {
+  it(
     "a process that dies while it migrates leaves all of it or nothing, and the next one works (G84)",
     async () => {
       await using arena = await openArena(engine, { empty: true })
@@ -64,7 +64,7 @@ describe.each(engines)("%s", (engine) => {
     isLong ? 300_000 : 60_000
   )
 
-  it.concurrent("a process that dies while it fires a schedule leaves each boundary one effect (G101)", async () => {
+  it("a process that dies while it fires a schedule leaves each boundary one effect (G101)", async () => {
     await using arena = await openArena(engine)
     await arena.run(Schedules.put(everySecond))
     await arena.ready({ role: "work" })
@@ -81,7 +81,7 @@ describe.each(engines)("%s", (engine) => {
     )
   }, 60_000)
 
-  it.concurrent(
+  it(
     "who dies with a lock has it until its time is over, and no longer (G67, G69)",
     async () => {
       const lockMillis = 2_000

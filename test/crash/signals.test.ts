@@ -53,7 +53,7 @@ describe.each(engines)("%s", (engine) => {
     async () => {
       await using arena = await openArena(engine)
       const load = await startLoad(arena, "settling", { graceMillis })
-      for (let round = 0; round < runs(3, 30); round++) {
+      for (let round = 0; round < runs(2, 30); round++) {
         const victim = load.workers.shift()
         if (victim !== undefined) await arena.terminate(victim)
         await progress(arena)
