@@ -18,6 +18,13 @@ const note = (event: string, more: Partial<Entry> = {}): void => {
 
 const die = (): void => void process.kill(process.pid, "SIGKILL")
 
+const stops = config.point !== undefined && "stop" in config.point && config.point.stop === true
+
+const atPoint = (): void => {
+  if (stops) note("stopped")
+  process.kill(process.pid, stops ? "SIGSTOP" : "SIGKILL")
+}
+
 /** What holds this process up, whoever does it, is the oracle's to know: by its own measure, not the library's. */
 const watchStalls = () => {
   let last = Date.now()
@@ -41,7 +48,9 @@ const handler = (job: Job.Job<Order>) => {
   if (config.point !== undefined && "in" in config.point) die()
   const complete = {
     worker: leave(job),
-    settling: transaction(Effect.zipRight(leave(job), job.ack)),
+    settling: stops
+      ? Effect.uninterruptible(transaction(Effect.zipRight(leave(job), job.ack)))
+      : transaction(Effect.zipRight(leave(job), job.ack)),
     transactional: leave(job)
   }
   return Effect.sleep(job.payload.millis).pipe(
@@ -153,7 +162,7 @@ const start = async (role: Exclude<Config["role"], "stranger">) => {
   const { point, scheduler = false, sweepMillis } = config
   watchStalls()
   if (point !== undefined && "when" in point)
-    await watchStatements(config.engine, { [point.when]: inOrder(point.statements, die) })
+    await watchStatements(config.engine, { [point.when]: inOrder(point.statements, atPoint) })
   const options = {
     scheduler,
     sweeper: sweepMillis === undefined ? false : { schedule: Schedule.spaced(sweepMillis) }

@@ -2,12 +2,17 @@
 import { Queue } from "alkstore"
 import { Schema } from "effect"
 
-/** Where a process ends itself by SIGKILL. */
+/** Where a process ends itself by SIGKILL, or stops. */
 export type Point =
   /** A handler has begun, or the work under a lock is done. */
   | { readonly in: "work" }
   /** These statements have come by, in this order: before the last is sent, or when the database has executed it. */
-  | { readonly when: "before" | "after"; readonly statements: ReadonlyArray<string> }
+  | {
+      readonly when: "before" | "after"
+      readonly statements: ReadonlyArray<string>
+      /** It stops itself there, and goes on at a SIGCONT; its handlers complete their jobs though they are interrupted. */
+      readonly stop?: boolean
+    }
 
 /**
  * How a handler completes its job:
@@ -47,7 +52,7 @@ export interface Config {
 export interface Entry {
   /**
    * `ready`; of a handler: `start`, `worked` (its own work is done, what is left is to complete the job), `interrupted`;
-   * `receipt` and `refused` of an order; `locked` and `unlocked`; `stalled`: nothing ran in this process from `from` on;
+   * `stopped` at its point; `receipt` and `refused` of an order; `locked` and `unlocked`; `stalled`: nothing ran in this process from `from` on;
    * or the tag of a worker's event.
    */
   readonly event: string

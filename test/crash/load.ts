@@ -24,7 +24,10 @@ const longMillis = 2_600
 export const startLoad = async (arena: Arena, style: Style = "settling", more: Partial<Config> = {}): Promise<Load> => {
   // A transactional handler has SQLite's write lock to itself: long ones are refused there
   const alone = style === "transactional" && arena.engine === "sqlite"
-  const orders = { everyMillis: style === "transactional" ? 120 : 50, ...(alone ? {} : { longEvery: 12, longMillis }) }
+  const orders = {
+    everyMillis: style === "transactional" ? 120 : 50,
+    ...(alone ? {} : { longEvery: 12, longMillis: more.longMillis ?? longMillis })
+  }
   const produce = () => arena.ready({ role: "produce", ...orders })
   const worker: Load["worker"] = (config = {}) => arena.ready({ role: "work", style, concurrency, ...more, ...config })
   const workers = await Promise.all([worker(), worker()])
@@ -51,3 +54,12 @@ export const progress = async (arena: Arena, millis = 20_000): Promise<void> => 
 
 /** Between two blows: as the seed says. */
 export const pause = (millis: number): Promise<void> => setTimeout(millis)
+
+/** Whether it has been at a job for so long that it is one of the long ones. */
+export const atWork = (arena: Arena, { pid }: Child): boolean => {
+  const over = new Set(arena.ledger().flatMap(({ event, token }) => (event === "worked" ? [token] : [])))
+  const before = Date.now() - 300
+  return arena
+    .ledger()
+    .some((entry) => entry.event === "start" && entry.pid === pid && entry.at < before && !over.has(entry.token))
+}

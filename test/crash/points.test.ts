@@ -70,6 +70,26 @@ describe.each(engines)("%s", (engine) => {
     60_000
   )
 
+  it.concurrent("a worker that stops before its ack completes nothing when it goes on behind another (G13, G19, G28)", async () => {
+    await using arena = await openArena(engine)
+    // Longer than it takes to go on: the other is still at it then
+    await arena.order("order", 1_000)
+    // On SQLite nobody could take the job while its handler's transaction is open
+    const statements = engine === "postgres" ? [effect, ack] : [claim, "BEGIN IMMEDIATE"]
+    const victim = arena.start({ ...quiet, role: "work", point: { when: "before", statements, stop: true } })
+    const { at: from, pid } = await arena.noted("stopped", { pid: victim.pid })
+    const heir = await arena.ready({ ...quiet, role: "work" })
+    await arena.noted("start", { attempt: 2, pid: heir.pid })
+    victim.signal("SIGCONT")
+    arena.fault({ kind: "freeze", pid, from, to: Date.now() })
+    await arena.noted("LeaseLost", { attempt: 1, pid })
+    const verdict = await arena.verdict("stopped before its ack")
+    expectSafe(verdict)
+    expect(verdict).toMatchObject({ attempts: 2, lapsed: 1, recovered: 1 })
+    const [left] = await arena.rows("SELECT pid FROM effects")
+    expect(Number(left?.pid)).toBe(heir.pid)
+  }, 60_000)
+
   it.concurrent.each([
     { name: "before its enqueue", point: killAfter("INSERT INTO orders"), orders: 0 },
     {

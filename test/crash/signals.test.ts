@@ -5,7 +5,7 @@ import { runs, seed, timeout } from "../support/form.js"
 import type { Child } from "../support/processes/launch.js"
 import { until } from "../support/until.js"
 import { type Arena, engines, expectSafe, openArena, visibilityMillis } from "./arena.js"
-import { pause, progress, startLoad } from "./load.js"
+import { atWork, pause, progress, startLoad } from "./load.js"
 
 const graceMillis = 400
 
@@ -21,15 +21,6 @@ const writable = ({ database, engine }: Arena): boolean => {
   } finally {
     file.close()
   }
-}
-
-/** Whether it has been at a job for so long that it is one of the long ones. */
-const atWork = (arena: Arena, { pid }: Child): boolean => {
-  const over = new Set(arena.ledger().flatMap(({ event, token }) => (event === "worked" ? [token] : [])))
-  const before = Date.now() - 300
-  return arena
-    .ledger()
-    .some((entry) => entry.event === "start" && entry.pid === pid && entry.at < before && !over.has(entry.token))
 }
 
 /** Stops it while it has a job that it cannot end before its lease does, outside of a write. */
