@@ -2,7 +2,6 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { fileURLToPath } from "node:url"
 import { SqlClient } from "@effect/sql"
 import { Queue, transaction } from "alkstore"
 import * as Pg from "alkstore/Pg"
@@ -10,7 +9,8 @@ import * as Sqlite from "alkstore/Sqlite"
 import { Effect, ManagedRuntime, Redacted } from "effect"
 import { expect, inject } from "vitest"
 import { createDatabase } from "../support/postgres.js"
-import { bundle, type Child, launch } from "../support/processes/launch.js"
+import { bundle } from "../support/processes/bundle.js"
+import { type Child, launch } from "../support/processes/launch.js"
 import { until } from "../support/until.js"
 import { hostNow, tables } from "./audit.js"
 import { type Config, type Entry, Order, Orders } from "./config.js"
@@ -77,7 +77,7 @@ export const openArena = async (engine: Engine, { empty = false, url }: ArenaOpt
   const ledgerFile = join(directory, "ledger")
   writeFileSync(ledgerFile, "")
   const database = engine === "sqlite" ? join(directory, "test.db") : (url ?? (await createDatabase(inject("pgUrl"))))
-  const script = await bundle(fileURLToPath(new URL("child.ts", import.meta.url)))
+  const script = await bundle(new URL("child.ts", import.meta.url))
   const children: Array<Child> = []
   const faults: Array<Fault> = []
   const deaths = new Map<number, number>()

@@ -7,8 +7,9 @@ import { basename, join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { build } from "esbuild"
 
-/** Bundles `entry` and answers the file, which goes with this process. */
-export const bundle = async (entry: URL): Promise<string> => {
+const bundled = new Map<string, Promise<string>>()
+
+const bundleOne = async (entry: URL): Promise<string> => {
   const directory = fileURLToPath(new URL("../../../node_modules/.cache/alkstore/", import.meta.url))
   mkdirSync(directory, { recursive: true })
   const outfile = join(directory, `${basename(entry.pathname, ".ts")}-${process.pid}.mjs`)
@@ -26,4 +27,11 @@ export const bundle = async (entry: URL): Promise<string> => {
     logLevel: "error"
   })
   return outfile
+}
+
+/** Bundles a program, once, and answers the file, which goes with this process. */
+export const bundle = (entry: URL): Promise<string> => {
+  const found = bundled.get(entry.href) ?? bundleOne(entry)
+  bundled.set(entry.href, found)
+  return found
 }

@@ -2,7 +2,6 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
-import { fileURLToPath } from "node:url"
 import { SqlClient } from "@effect/sql"
 import { Queue } from "alkstore"
 import * as Pg from "alkstore/Pg"
@@ -11,9 +10,10 @@ import { Effect, ManagedRuntime, Redacted } from "effect"
 import { inject } from "vitest"
 import { createDatabase } from "../postgres.js"
 import { until } from "../until.js"
+import { bundle } from "./bundle.js"
 import type { Config, Entry, Task } from "./config.js"
 import { Tasks } from "./config.js"
-import { bundle, type Child, launch } from "./launch.js"
+import { type Child, launch } from "./launch.js"
 
 export type { Child } from "./launch.js"
 
@@ -51,7 +51,7 @@ export const openPlace = async (
   const ledger = join(directory, "ledger")
   writeFileSync(ledger, "")
   const database = engine === "sqlite" ? join(directory, "test.db") : await createDatabase(inject("pgUrl"))
-  const script = await bundle(fileURLToPath(new URL("child.ts", import.meta.url)))
+  const script = await bundle(new URL("child.ts", import.meta.url))
   const children: Array<Child> = []
   const runtime = ManagedRuntime.make(
     engine === "sqlite"
