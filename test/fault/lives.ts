@@ -1,0 +1,137 @@
+/** Lives with a fault each, several beside each other: what has come of all of them at the end. */
+import { type Context, Effect, Exit, Layer, Schedule, Scope } from "effect"
+import { afterAll, beforeAll, expect, it } from "vitest"
+import { isLong, timeout } from "../support/form.js"
+import { until } from "../support/until.js"
+import { drain } from "./drain.js"
+import type { Database, FaultServices } from "./engines.js"
+import { type Kind, nameOf } from "./faults.js"
+import { type Diary, endless, live } from "./life.js"
+import { newWorld, silence } from "./methods.js"
+import { dangling, type Raw } from "./state.js"
+
+interface Lane {
+  readonly database: Database
+  readonly services: Context.Context<FaultServices>
+}
+
+type Plan = readonly [at: number | string, kind: Kind]
+
+const lanes = 4
+const often = { schedule: Schedule.spaced("200 millis") }
+const options = {
+  postgres: { sweeper: often, scheduler: true, pollInterval: "250 millis" },
+  sqlite: { sweeper: often, scheduler: true, pollInterval: "250 millis", watch: true }
+} as const
+
+/** The jobs of each queue's handlers, and what each leaves behind. */
+const runsOf = [
+  "plain",
+  "fails once",
+  "fatal",
+  "spent",
+  "snoozes",
+  "slow",
+  "first of a key",
+  "second of a key",
+  "later",
+  "effect",
+  endless,
+  "whole 1",
+  "whole 2",
+  "batch 1",
+  "batch 2",
+  "batch 3",
+  "pulse"
+]
+const once = ["effect", "whole 1", "whole 2"]
+
+/** What has come of a life. */
+const wrongWith = (raw: Raw, diary: Diary, struck: boolean): ReadonlyArray<string> => {
+  const problems: Array<string> = []
+  for (const text of runsOf) if (!diary.runs.has(text)) problems.push(`${text} was never run`)
+  for (const text of once) {
+    const count = (raw.marks ?? []).filter((row) => row.text === text).length
+    if (count !== 1) problems.push(`${text} was written ${count} times`)
+  }
+  if (diary.delivered.size !== 1) problems.push(`${diary.delivered.size} messages were delivered`)
+  const letters = (raw.dead_letters ?? []).map(({ payload, reason }) => `${payload} ${reason}`).sort()
+  const died = struck ? /^"fatal" failed,"spent" (exhausted|crashed)$/ : /^"fatal" failed,"spent" exhausted$/
+  if (!died.test(letters.join())) problems.push(`dead are ${letters.join()}`)
+  const live = (raw.jobs ?? []).map(({ payload }) => payload)
+  if (live.join() !== `"${endless}"`) problems.push(`left are ${live.join()}`)
+  const [left] = raw.jobs ?? []
+  // Unless it is that very statement that failed
+  if (!struck && left !== undefined && (left.token !== null || left.attempt !== 0))
+    problems.push(`what ran at the end was not given back: attempt ${left.attempt}`)
+  for (const event of diary.events)
+    if (event._tag === "Restarted" || event._tag === "Failed") problems.push(`${event._tag}: ${event.reason}`)
+  return [...problems, ...dangling(raw)]
+}
+
+const lived = ({ database, services }: Lane, plan: Plan | undefined, names: Array<string>) =>
+  Effect.gen(function* () {
+    const world = yield* newWorld(database)
+    const diary: Diary = { runs: new Map(), delivered: new Set(), events: [] }
+    if (plan === undefined) database.faults.watch((text) => names.push(nameOf(text)))
+    else database.faults.arm(...plan)
+    const problems = [...(yield* live(world, diary))]
+    const { struck } = database.faults.rest()
+    problems.push(...wrongWith(yield* Effect.promise(database.look), diary, struck !== undefined))
+    yield* Effect.promise(() => until("no open transaction", async () => (await database.stray()).length === 0))
+    problems.push(...(yield* drain(world)))
+    const where = plan === undefined ? "no fault" : `${plan[1].name} at ${plan[0]} (${nameOf(struck ?? "never")})`
+    return { struck: struck !== undefined, problems: problems.map((problem) => `${where}: ${problem}`) }
+  }).pipe(Effect.provide(services), Effect.provide(silence))
+
+/** Each statement in turn with a fault in turn, and of each name the first one with its answer lost and without. */
+const plansOf = (names: ReadonlyArray<string>, kinds: ReadonlyArray<Kind>): ReadonlyArray<Plan> => {
+  const inTurn = names.flatMap(
+    (_, index): ReadonlyArray<Plan> =>
+      isLong ? kinds.map((kind): Plan => [index + 1, kind]) : [[index + 1, kinds[index % kinds.length] as Kind]]
+  )
+  const lost = isLong ? [] : kinds.filter(({ took }) => took)
+  return [...inTurn, ...[...new Set(names)].flatMap((name) => lost.map((kind): Plan => [name, kind]))]
+}
+
+export const lifeSuite = (make: Effect.Effect<Database, unknown, Scope.Scope>): void => {
+  const scope = Effect.runSync(Scope.make())
+  let open: ReadonlyArray<Lane> = []
+
+  beforeAll(async () => {
+    const lane = Effect.gen(function* () {
+      const database = yield* make
+      return { database, services: yield* Effect.provide(Layer.build(database.layer(options)), silence) }
+    })
+    open = await Effect.runPromise(Scope.extend(Effect.replicateEffect(lane, lanes), scope))
+  })
+  afterAll(() => Effect.runPromise(Scope.close(scope, Exit.void)))
+
+  it(
+    "G75, G83: workers, relay, sweeper and scheduler come to the same end whichever statement fails",
+    async () => {
+      const [first] = open
+      if (first === undefined) throw new Error("no lane")
+      const names: Array<string> = []
+      const untouched = await Effect.runPromise(lived(first, undefined, names))
+      expect(untouched.problems).toEqual([])
+      const left = [...plansOf(names, first.database.faults.kinds)]
+      const results: Array<{ readonly struck: boolean; readonly problems: ReadonlyArray<string> }> = []
+      await Promise.all(
+        open.map(async (lane) => {
+          for (let plan = left.shift(); plan !== undefined; plan = left.shift())
+            results.push(await Effect.runPromise(lived(lane, plan, names)))
+        })
+      )
+      const struck = results.filter((result) => result.struck)
+      const problems = results.flatMap((result) => result.problems)
+      const recovered = struck.filter((result) => result.problems.length === 0)
+      console.log(
+        `fault (${first.database.name}): lives of ${names.length} statements, ${struck.length} faults, ${recovered.length} recovered`
+      )
+      expect(problems.join("\n")).toBe("")
+      expect(struck.length).toBeGreaterThan(results.length / 2)
+    },
+    timeout(180_000, 3_600_000)
+  )
+}
