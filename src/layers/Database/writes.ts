@@ -8,7 +8,7 @@ import { busyDelays } from "../../schedule/Polling.js"
 import type { Service as ClockService } from "../../services/Clock.js"
 import type { StoreError } from "../../services/Errors.js"
 import type { Session } from "../engine.js"
-import { storeError } from "../storeError.js"
+import { isUncertain, storeError } from "../storeError.js"
 import type { Combined, Connection, Verb } from "./Database.js"
 import { type Call, makeGroup, type Waiting } from "./group.js"
 
@@ -55,6 +55,9 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
 
   const isBusy = (exit: Exit.Exit<unknown, StoreError>): boolean =>
     Exit.isFailure(exit) && Option.exists(Cause.failureOption(exit.cause), ({ reason }) => reason === "busy")
+
+  const isLost = (exit: Exit.Exit<unknown, StoreError>): exit is Exit.Failure<never, StoreError> =>
+    Exit.isFailure(exit) && Option.exists(Cause.failureOption(exit.cause), isUncertain)
 
   /** Ends in a transaction that is open. Fails when it has met another writer, and is still to be done. */
   const single = (connection: Connection, own: Session, { end, input }: Call<Write, unknown, StoreError>) =>
@@ -112,6 +115,8 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
       }
       const committed = yield* Effect.exit(commit(connection, "commit"))
       if (isBusy(committed)) return yield* Effect.asVoid(committed)
+      // It may stand: what is done again might be there twice
+      if (isLost(committed)) return calls.forEach(({ end }) => void end(committed))
       // A constraint that is checked at the end may be of one of them
       if (Exit.isFailure(committed)) return yield* oneByOne(connection, calls)
       for (const [index, call] of calls.entries()) call.end(Exit.succeed(answers[index]))
