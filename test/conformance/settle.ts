@@ -184,6 +184,46 @@ export const settleSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("two claims of one job, settled or renewed at once: only the one that holds it counts (G28, G41)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const store = yield* Queue.Queue
+        const history = { crashes: 0, failures: 0, errors: null, failureTimes: null }
+        const wrong = { ...history, crashes: 7 }
+        const back = { attempt: 0, delayMillis: 0, undecodableSince: null }
+        const settlements = (id: number, stale: number, held: number) => [
+          [
+            { _tag: "Return" as const, id, token: stale, ...back, delayMillis: 3_600_000, history: wrong },
+            { _tag: "Return" as const, id, token: held, ...back, history }
+          ],
+          [
+            { _tag: "Bury" as const, id, token: stale, reason: "failed" as const, history: wrong },
+            { _tag: "Bury" as const, id, token: held, reason: "exhausted" as const, history }
+          ],
+          [
+            { _tag: "Ack" as const, id, token: stale },
+            { _tag: "Ack" as const, id, token: held }
+          ]
+        ]
+        for (const [kind, outcome] of (["lost", "gone", "gone"] as const).entries()) {
+          yield* queue.enqueue(kind)
+          const stale = yield* claimOne(queue, { visibilityTimeout: "1 second" })
+          yield* TestClock.adjust("1 second")
+          const held = yield* claimOne(queue)
+          const leases = [stale, held].map(({ id, lease: { token } }) => ({ id, token, visibilityMillis: 30_000 }))
+          const beats = leases.map((lease, index) => ({ ...lease, progress: `${index}` }))
+          expect(yield* store.renew(beats)).toEqual(["lost", "renewed"])
+          expect(yield* onlyRow(queue)).toMatchObject({ progress: "1" })
+          const both = settlements(held.id, stale.lease.token, held.lease.token)[kind] ?? []
+          expect(yield* store.settle(queue.name, both)).toEqual([outcome, "done"])
+          if (kind === 0) expect(yield* onlyRow(queue)).toMatchObject({ state: "ready", crashes: 0 })
+          if (kind === 1) expect(yield* onlyLetter(queue)).toMatchObject({ reason: "exhausted", crashes: 0 })
+          yield* queue.clear
+        }
+        expect(yield* liveRows(queue)).toEqual([])
+      })
+    )
+
     it.effect("many settled at once are each settled on their own (G41)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

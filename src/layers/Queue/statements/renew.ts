@@ -6,8 +6,8 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { Renewal, RenewOutcome } from "../../../services/QueueStore.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { addDone, doneRow, isDone, whyNot } from "./byToken.js"
 import { idAmong, listed } from "./lists.js"
-import { int, intOrNull } from "./rows.js"
 
 type Renew = (
   n: Names
@@ -18,12 +18,12 @@ const outcomes = (
   renewed: ReadonlyArray<Row>,
   left: ReadonlyArray<Row>
 ): ReadonlyArray<RenewOutcome> => {
-  const done = new Map(renewed.map((row) => [int(row.id), row.cancel_requested_at !== null]))
-  const tokens = new Map(left.map((row) => [int(row.id), intOrNull(row.token)]))
-  return renewals.map(({ id, token }) => {
-    const cancelled = done.get(id)
-    if (cancelled !== undefined) return cancelled ? "cancelled" : "renewed"
-    return !tokens.has(id) ? "gone" : tokens.get(id) === token ? "busy" : "lost"
+  const done = addDone(new Map(), renewed)
+  const missed = whyNot(left)
+  return renewals.map((renewal) => {
+    const row = doneRow(done, renewal)
+    if (row === undefined) return missed(renewal)
+    return row.cancel_requested_at !== null ? "cancelled" : "renewed"
   })
 }
 
@@ -39,8 +39,8 @@ const postgres: Renew = (n) => {
     )
     UPDATE ${n.jobs} j
     SET visible_at = ${n.now} + i.visibility, visibility_ms = i.visibility, progress = coalesce(i.progress, j.progress)
-    FROM input i WHERE j.id = i.id AND j.id = ANY (ARRAY(SELECT id FROM held))
-    RETURNING j.id, j.cancel_requested_at`
+    FROM input i WHERE j.id = i.id AND j.token = i.token AND j.id = ANY (ARRAY(SELECT id FROM held))
+    RETURNING j.id, j.token, j.cancel_requested_at`
   )
   const look = statement(n, "renew_look", `SELECT id, token FROM ${n.jobs} WHERE ${idAmong.postgres}`)
   return (session, renewals) =>
@@ -51,8 +51,8 @@ const postgres: Renew = (n) => {
         visibility: renewals.map((r) => r.visibilityMillis),
         progress: renewals.map((r) => r.progress ?? null)
       })
-      const done = new Set(rows.map((row) => int(row.id)))
-      const missed = renewals.filter((r) => !done.has(r.id))
+      const done = addDone(new Map(), rows)
+      const missed = renewals.filter((r) => !isDone(done, r))
       const left = missed.length === 0 ? [] : yield* session.execute(look, { ids: missed.map((r) => r.id) })
       return outcomes(renewals, rows, left)
     })
@@ -61,7 +61,7 @@ const postgres: Renew = (n) => {
 /** Those with progress one by one; the others, as nearly all are, at once for each length of their leases. */
 const sqlite: Renew = (n) => {
   const renewed = (progress: string, which: string) =>
-    `UPDATE ${n.jobs} SET visible_at = ${n.now} + :visibility, visibility_ms = :visibility${progress} WHERE ${which} RETURNING id, cancel_requested_at`
+    `UPDATE ${n.jobs} SET visible_at = ${n.now} + :visibility, visibility_ms = :visibility${progress} WHERE ${which} RETURNING id, token, cancel_requested_at`
   const one = statement(n, "renew", renewed(", progress = :progress", "id = :id AND token = :token"))
   const many = statement(
     n,
@@ -82,8 +82,8 @@ const sqlite: Renew = (n) => {
         const leases = others.filter((r) => r.visibilityMillis === visibility).map((r) => [r.id, r.token])
         rows.push(...(yield* session.execute(many, { leases: JSON.stringify(leases), visibility })))
       }
-      const done = new Set(rows.map((row) => int(row.id)))
-      const missed = renewals.filter((r) => !done.has(r.id)).map((r) => r.id)
+      const done = addDone(new Map(), rows)
+      const missed = renewals.filter((r) => !isDone(done, r)).map((r) => r.id)
       const left = missed.length === 0 ? [] : yield* session.execute(look, { ids: JSON.stringify(missed) })
       return outcomes(renewals, rows, left)
     })

@@ -7,6 +7,7 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { Settlement, SettleOutcome } from "../../../services/Settlement.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { addDone, type Done, isDone, whyNot } from "./byToken.js"
 import {
   buried,
   envelopeQueues,
@@ -61,13 +62,11 @@ const byTag = (settlements: ReadonlyArray<Settlement>) => ({
 
 const outcomes = (
   settlements: ReadonlyArray<Settlement>,
-  done: ReadonlySet<number>,
+  done: Done,
   left: ReadonlyArray<Row>
 ): ReadonlyArray<SettleOutcome> => {
-  const tokens = new Map(left.map((row) => [int(row.id), intOrNull(row.token)]))
-  return settlements.map(({ id, token }) =>
-    done.has(id) ? "done" : !tokens.has(id) ? "gone" : tokens.get(id) === token ? "busy" : "lost"
-  )
+  const missed = whyNot(left)
+  return settlements.map((settlement) => (isDone(done, settlement) ? "done" : missed(settlement)))
 }
 
 /** One statement per kind of settlement, for any number of jobs. Rows are locked in the order of their ids. */
@@ -90,7 +89,7 @@ const postgres: Settle = (n, notify) => {
       INSERT INTO ${n.completedJobs} (id, attempt, crashes, failures, errors, failure_times, completed_at, token, ${keptColumns})
       SELECT g.id, g.attempt, g.crashes, g.failures, g.errors, g.failure_times, ${n.now}, g.token, ${qualified("g", keptColumns)}
       FROM gone g JOIN ${n.queues} q ON q.name = g.queue WHERE q.retain_completed_ms IS NOT NULL
-    ) SELECT id, ${leaveFacts(notify, "released")} FROM gone`,
+    ) SELECT id, token, ${leaveFacts(notify, "released")} FROM gone`,
     "ack"
   )
   const giveBack = both(
@@ -103,18 +102,20 @@ const postgres: Settle = (n, notify) => {
         visible_at = coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now})), due_at = coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now})),
         undecodable_since = i.undecodable_since, crashes = i.crashes, failures = i.failures, errors = i.errors, failure_times = i.failure_times
       FROM input i
-      WHERE j.id = i.id AND j.id = ANY (ARRAY(SELECT id FROM held)) AND j.cancel_requested_at IS NULL
-      RETURNING j.id
+      WHERE j.id = i.id AND j.token = i.token AND j.id = ANY (ARRAY(SELECT id FROM held)) AND j.cancel_requested_at IS NULL
+      RETURNING j.id, i.token
     )${notify ? ", note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM (SELECT 1 FROM back LIMIT 1) AS one)" : ""}
-    SELECT id${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM back`,
+    SELECT id, token${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM back`,
     "give_back"
   )
   const bury = both(
     (skip) => `WITH input AS (
       SELECT * FROM unnest(:ids::bigint[], :tokens::bigint[], :reasons::text[], :crashes::integer[], :failures::integer[], :errors::text[], :times::text[])
         AS i (id, token, reason, crashes, failures, errors, failure_times)
-    ), ${held(skip, "input")}, ${gone}, verdict AS (SELECT id, reason, crashes, failures, errors, failure_times FROM input), ${buried(n, notify)}
-    SELECT id, ${leaveFacts(notify, "buried")} FROM gone`,
+    ), ${held(skip, "input")}, ${gone}, verdict AS (
+      SELECT i.id, i.reason, i.crashes, i.failures, i.errors, i.failure_times FROM input i JOIN gone g ON g.id = i.id AND g.token = i.token
+    ), ${buried(n, notify)}
+    SELECT id, token, ${leaveFacts(notify, "buried")} FROM gone`,
     "bury"
   )
   const look = statement(
@@ -167,18 +168,18 @@ const postgres: Settle = (n, notify) => {
   return (session, queue, settlements, options) =>
     Effect.gen(function* () {
       const rows = yield* apply(session, queue, settlements, options)
-      const done = new Set(rows.map((row) => int(row.id)))
-      const missed = settlements.filter((s) => !done.has(s.id))
+      const done = addDone(new Map(), rows)
+      const missed = settlements.filter((s) => !isDone(done, s))
       let left = missed.length === 0 ? [] : yield* session.execute(look, { ids: missed.map((s) => s.id) })
       const cancelled = toCancel(missed, left)
       if (cancelled.length > 0) {
         const more = yield* apply(session, queue, cancelled, options)
         rows.push(...more)
-        for (const row of more) done.add(int(row.id))
+        addDone(done, more)
         left = left.filter((row) => !done.has(int(row.id)))
       }
       const woken = new Set<string>()
-      if (settlements.some((s) => s._tag === "Return" && done.has(s.id))) woken.add(queue)
+      if (settlements.some((s) => s._tag === "Return" && isDone(done, s))) woken.add(queue)
       for (const name of rows.flatMap(envelopeQueues)) woken.add(name)
       return { outcomes: outcomes(settlements, done, left), woken, keyed: rows.some((row) => row.keyed === true) }
     })
@@ -203,13 +204,13 @@ const toCancel = (missed: ReadonlyArray<Settlement>, left: ReadonlyArray<Row>): 
 const sqlite: Settle = (n) => {
   const guard = (alias: string) => `(NOT :lapsedOnly OR ${leaseOver(n, alias)})`
   const held = `id = :id AND token = :token AND ${guard("")}`
-  const find = statement(n, "settle_find", `SELECT ${leavingColumns} FROM ${n.jobs} WHERE ${held}`)
+  const find = statement(n, "settle_find", `SELECT ${leavingColumns}, token FROM ${n.jobs} WHERE ${held}`)
   const ack = statement(
     n,
     "ack",
     `DELETE FROM ${n.jobs} WHERE id IN (
       SELECT j.id FROM ${listed("leases", ["id", "token"])} AS i CROSS JOIN ${n.jobs} j NOT INDEXED WHERE j.id = i.id AND j.token = i.token AND ${guard("j.")}
-    ) RETURNING ${leavingColumns}`
+    ) RETURNING ${leavingColumns}, token`
   )
   const giveBack = statement(
     n,
@@ -256,7 +257,8 @@ const sqlite: Settle = (n) => {
       for (const { attempt, delayMillis: delay, history, id, token, undecodableSince: undecodable } of returns) {
         const { crashes, errors, failureTimes: times, failures } = history
         const values = { id, token, lapsedOnly, attempt, delay, undecodable, crashes, failures, errors, times }
-        back.push(...(yield* session.execute(giveBack, values)))
+        // The token that it had is not in the row any more
+        for (const row of yield* session.execute(giveBack, values)) back.push({ ...row, token })
       }
       return back
     })
@@ -278,16 +280,14 @@ const sqlite: Settle = (n) => {
       const { woken } = call
       const only = lapsedOnly ? 1 : 0
       const { acks, burials, returns } = byTag(settlements)
-      const done = new Set<number>()
-      const settled = (rows: ReadonlyArray<Row>) => {
-        for (const row of rows) done.add(int(row.id))
-      }
+      const done: Done = new Map()
+      const settled = (rows: ReadonlyArray<Row>) => addDone(done, rows)
       settled(yield* acknowledge(session, queue, acks, only, call))
       const back = yield* restore(session, returns, only)
       settled(back)
       if (back.length > 0) woken.add(queue)
       settled(yield* buryAll(session, burials, only, call))
-      const missed = settlements.filter((s) => !done.has(s.id))
+      const missed = settlements.filter((s) => !isDone(done, s))
       if (missed.length === 0) return { outcomes: outcomes(settlements, done, []), woken, keyed: false }
       const left = yield* session.execute(look, { ids: JSON.stringify(missed.map((s) => s.id)) })
       settled(yield* buryAll(session, toCancel(missed, left), only, call))
