@@ -127,6 +127,24 @@ export const dedupeOptionsSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("within a batch each receipt tells what those before it have made of the job (G153)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const { id } = yield* queue.enqueue("first", { dedupeKey: "k", delay: "1 hour" })
+        const batch = [
+          { dedupeKey: "k" },
+          replace,
+          { dedupeKey: "k" },
+          { ...replace, delay: "1 hour" },
+          { dedupeKey: "k" }
+        ]
+        const receipts = yield* queue.enqueueMany([0, 1, 2, 3, 4], (_, index) => batch[index] ?? {})
+        expect(receipts.map((receipt) => receipt.id)).toEqual([id, id, id, id, id])
+        expect(receipts.map(({ state }) => state)).toEqual(["delayed", "ready", "ready", "delayed", "delayed"])
+        expect(receipts.map(({ replaced }) => replaced)).toEqual([false, true, false, true, false])
+      })
+    )
+
     it.effect("keep and replace in one batch, each as it says (G153)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
@@ -366,6 +384,22 @@ export const dedupeOptionsSuite: Suite = (engine, options) => {
             })
         )
       }
+
+    it.effect("ends when it has passed, though the letter lives on in another queue, which stays as it is (G155)", () =>
+      Effect.gen(function* () {
+        const [queue, other] = [freshQueue(), freshQueue()]
+        const { id } = yield* queue.enqueue("first", { ...window, priority: 3 })
+        yield* Effect.flatMap(claimOne(queue), (job) => job.fail("no"))
+        yield* queue.deadLetters.requeue({ id }, { to: other })
+        const held = { id, state: "ended", deduplicated: true, replaced: false }
+        expect(yield* queue.enqueue("dropped", window)).toEqual(held)
+        expect(yield* queue.enqueue("dropped", { ...window, ...replace })).toEqual(held)
+        expect(yield* onlyRow(other)).toMatchObject({ payload: '"first"', priority: 3 })
+        yield* TestClock.adjust("1 hour")
+        expect(yield* queue.enqueue("second", window)).toMatchObject({ deduplicated: false })
+        expect(yield* onlyRow(other)).toMatchObject({ id, dedupeKey: "k" })
+      })
+    )
 
     it.effect("is swept away when it has passed (G155)", () =>
       Effect.gen(function* () {

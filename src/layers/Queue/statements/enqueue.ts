@@ -87,7 +87,7 @@ const postgres: Enqueue = (n, notify) => {
     n,
     "enqueue_holders",
     `SELECT k.dedupe_key, k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, coalesce(j.token IS NULL AND j.expires_at <= ${n.now}, false) AS spent, ${n.now} AS now
-    FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id
+    FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id AND k.free_at IS NULL
     WHERE k.queue = :queue AND k.dedupe_key = ANY (:keys::text[])`
   )
   // Only as it was seen: whoever took the key in the meantime has a job that this statement would not see
@@ -95,7 +95,7 @@ const postgres: Enqueue = (n, notify) => {
     n,
     "enqueue_orphan",
     `DELETE FROM ${n.dedupeKeys} k WHERE k.queue = :queue AND k.dedupe_key = :key AND k.job_id = :holder AND k.free_at IS NOT DISTINCT FROM :freeAt::bigint
-      AND NOT EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.id = k.job_id)`
+      AND (k.free_at IS NOT NULL OR NOT EXISTS (SELECT 1 FROM ${n.jobs} j WHERE j.id = k.job_id))`
   )
   const plainly = enqueuePlain.postgres(n, notify)
   const expire = sweep.postgres(n, notify)
@@ -160,11 +160,16 @@ const postgres: Enqueue = (n, notify) => {
               const seen = { holder: row.job_id, freeAt: row.free_at }
               yield* session.execute(orphan, { queue, key: row.dedupe_key, ...seen })
             } else if (isSpent(row, jobs[index] as NewJob)) yield* expire.expireJob(session, int(row.job_id))
-            else
-              receipts[index] = yield* heldBy(session, replace, row, jobs[index] as NewJob, {
-                queue,
-                channel: n.channel
-              })
+            else {
+              const notice = { queue, channel: n.channel }
+              const receipt = yield* heldBy(session, replace, row, jobs[index] as NewJob, notice)
+              receipts[index] = receipt
+              // Those of this batch that come after it see what it has become
+              if (receipt?.replaced === true && refused.length > 1) {
+                const [now] = yield* session.execute(holders, { queue, keys: [row.dedupe_key] })
+                if (now !== undefined) byKey.set(String(row.dedupe_key), now)
+              }
+            }
           }
         }
         missing = [...refused.filter((index) => receipts[index] === undefined), ...rest]
@@ -179,7 +184,7 @@ const sqlite: Enqueue = (n) => {
     n,
     "enqueue_holders",
     `SELECT k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, coalesce(j.token IS NULL AND j.expires_at <= ${n.now}, 0) AS spent, ${n.now} AS now
-    FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id
+    FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id AND k.free_at IS NULL
     WHERE k.queue = :queue AND k.dedupe_key = :key`
   )
   const orphan = statement(
