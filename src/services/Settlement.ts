@@ -45,7 +45,7 @@ export interface ClaimedRow {
 }
 
 /**
- * - `Ack`: done, leaves the live table
+ * - `Ack`: done, leaves the live table; `plain` when it is known to have neither a dedupe nor an ordering key
  * - `Return`: back to ready or delayed; `attempt` is the count of attempts spent so far
  * - `Bury`: to the dead letters
  *
@@ -53,7 +53,7 @@ export interface ClaimedRow {
  * @category models
  */
 export type Settlement =
-  | { readonly _tag: "Ack"; readonly id: number; readonly token: number }
+  | { readonly _tag: "Ack"; readonly id: number; readonly token: number; readonly plain?: boolean | undefined }
   | {
       readonly _tag: "Return"
       readonly id: number
@@ -147,7 +147,12 @@ export const givenBack = (row: ClaimedRow, delayMillis: number): Settlement => (
  * @since 0.1.0
  * @category transitions
  */
-export const done = (row: ClaimedRow): Settlement => ({ _tag: "Ack", id: row.id, token: row.token })
+export const done = (row: ClaimedRow): Settlement => ({
+  _tag: "Ack",
+  id: row.id,
+  token: row.token,
+  plain: row.dedupeKey === null && row.orderingKey === null
+})
 
 const undecodableLimit = 86_400_000
 

@@ -47,6 +47,7 @@ const history = { crashes: 0, failures: 1, errors: "[]", failureTimes: "[]" }
 
 const settlements = (leased: ReadonlyArray<Leased>): Readonly<Record<string, ReadonlyArray<Settlement>>> => ({
   ack: leased.map((lease) => ({ _tag: "Ack", ...lease })),
+  "ack of jobs without keys": leased.map((lease) => ({ _tag: "Ack", plain: true, ...lease })),
   giveBack: leased.map((lease) => ({
     _tag: "Return",
     ...lease,

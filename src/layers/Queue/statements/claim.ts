@@ -15,7 +15,7 @@ import { idAmong } from "./lists.js"
 import { bool, int, intOrNull, rareOf, takenColumns, takenNames, takenRow } from "./rows.js"
 
 export interface Claimed {
-  /** In the order in which they are to run. */
+  /** In no order. */
   readonly rows: ReadonlyArray<ClaimedRow>
   /** How many rows were looked at: as many as asked for means that there may be more. */
   readonly seen: number
@@ -100,8 +100,8 @@ const postgres: Claim = (n) => {
         (SELECT priority FROM last), (SELECT visible_at FROM last), (SELECT id FROM last))::text AS facts
       FROM counted f
     )
-    SELECT CASE WHEN coalesce(c.k, 1) = 1 THEN f.facts END AS facts, c.id, c.token, ${takenNames("c.")}
-    FROM facts f LEFT JOIN (SELECT claimed.*, row_number() OVER (ORDER BY seen.n) AS k FROM claimed JOIN seen USING (id)) c ON true ORDER BY c.k`
+    SELECT f.facts, c.id, c.token, ${takenNames("c.")} FROM facts f LEFT JOIN claimed c ON false
+    UNION ALL SELECT NULL, c.id, c.token, ${takenNames("c.")} FROM claimed c`
   )
   return (session, { after, limit, prefetch, probe, queue, visibilityMillis, worker }, monotonic = 0) =>
     Effect.map(
@@ -117,7 +117,8 @@ const postgres: Claim = (n) => {
         afterId: after?.id ?? null
       }),
       (rows) => {
-        const facts = rows[0] === undefined ? noFacts : (JSON.parse(String(rows[0].facts)) as Facts)
+        const told = rows.find((row) => row.facts !== null)
+        const facts = told === undefined ? noFacts : (JSON.parse(String(told.facts)) as Facts)
         const [seen, expired, now, paused, marked, leaseEnds, dueNext, ...last] = facts
         const taken = { queue, now, visibilityMillis, monotonic }
         const [priority, visibleAt, id] = last
@@ -138,7 +139,7 @@ const postgres: Claim = (n) => {
     )
 }
 
-/** What a claim tells beside its rows, on the first of them or on one of its own. */
+/** What a claim tells beside its rows, in one of its own. */
 type Facts = [
   seen: number,
   expired: number,

@@ -1,7 +1,7 @@
 /**
- * Lists as parameters: an array on PostgreSQL, JSON text on SQLite.
+ * Lists as parameters: an array on PostgreSQL, JSON text on SQLite; and conditions that several verbs have.
  */
-import type { PerEngine } from "../../engine.js"
+import type { Names, PerEngine } from "../../engine.js"
 
 /** The parameter's value; null stays null. */
 export const listOf: PerEngine<(values: ReadonlyArray<unknown> | null) => unknown> = {
@@ -18,3 +18,7 @@ export const idAmong: PerEngine<string> = {
 /** SQLite: a parameter, the JSON text of an array of arrays, as rows whose parts have names. */
 export const listed = (parameter: string, columns: ReadonlyArray<string>): string =>
   `(SELECT ${columns.map((column, at) => `e.value ->> ${at} AS ${column}`).join(", ")} FROM json_each(:${parameter}) AS e)`
+
+/** The lease has ended, or was written by a clock that ran ahead: it would begin only in the future. */
+export const leaseOver = (n: Names, alias: string) =>
+  `(${alias}visible_at <= ${n.now} OR ${alias}visible_at - ${alias}visibility_ms > ${n.latest})`

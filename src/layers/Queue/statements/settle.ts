@@ -7,20 +7,10 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { Settlement, SettleOutcome } from "../../../services/Settlement.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { both, gone, held, leases, makeAck } from "./ackPostgres.js"
 import { addDone, type Done, isDone, whyNot } from "./byToken.js"
-import {
-  buried,
-  envelopeQueues,
-  keptColumns,
-  type Leaving,
-  leaveFacts,
-  leaving,
-  leavingColumns,
-  makeLeave,
-  qualified,
-  released
-} from "./leave.js"
-import { idAmong, listed } from "./lists.js"
+import { buried, envelopeQueues, type Leaving, leaveFacts, leaving, leavingColumns, makeLeave } from "./leave.js"
+import { idAmong, leaseOver, listed } from "./lists.js"
 import { int, intOrNull } from "./rows.js"
 
 export interface Settled {
@@ -50,10 +40,6 @@ type Settle = (
 
 type Tagged<Tag extends Settlement["_tag"]> = Extract<Settlement, { readonly _tag: Tag }>
 
-/** The lease has ended, or was written by a clock that ran ahead: it would begin only in the future. */
-export const leaseOver = (n: Names, alias: string) =>
-  `(${alias}visible_at <= ${n.now} OR ${alias}visible_at - ${alias}visibility_ms > ${n.latest})`
-
 const byTag = (settlements: ReadonlyArray<Settlement>) => ({
   acks: settlements.filter((s): s is Tagged<"Ack"> => s._tag === "Ack"),
   returns: settlements.filter((s): s is Tagged<"Return"> => s._tag === "Return"),
@@ -71,32 +57,14 @@ const outcomes = (
 
 /** One statement per kind of settlement, for any number of jobs. Rows are locked in the order of their ids. */
 const postgres: Settle = (n, notify) => {
-  const held = (skip: boolean, input: string) => `held AS MATERIALIZED (
-      SELECT j.id FROM ${n.jobs} j JOIN ${input} i ON i.id = j.id AND i.token = j.token
-      WHERE j.id = ANY (:ids::bigint[]) AND (NOT :lapsedOnly::boolean OR ${leaseOver(n, "j.")})
-      ORDER BY j.id FOR UPDATE OF j${skip ? " SKIP LOCKED" : ""}
-    )`
-  const gone = `gone AS (
-      DELETE FROM ${n.jobs} WHERE id = ANY (ARRAY(SELECT id FROM held)) RETURNING *
-    )`
-  const both = (make: (skip: boolean) => string, name: string) => ({
-    wait: statement(n, name, make(false)),
-    skip: statement(n, `${name}_free`, make(true))
-  })
-  const ack = both(
-    (skip) =>
-      `WITH input AS (SELECT * FROM unnest(:ids::bigint[], :tokens::bigint[]) AS i (id, token)), ${held(skip, "input")}, ${gone}, ${released(n, notify)}, kept AS (
-      INSERT INTO ${n.completedJobs} (id, attempt, crashes, failures, errors, failure_times, completed_at, token, ${keptColumns})
-      SELECT g.id, g.attempt, g.crashes, g.failures, g.errors, g.failure_times, ${n.now}, g.token, ${qualified("g", keptColumns)}
-      FROM gone g JOIN ${n.queues} q ON q.name = g.queue WHERE q.retain_completed_ms IS NOT NULL
-    ) SELECT id, token, ${leaveFacts(notify, "released")} FROM gone`,
-    "ack"
-  )
+  const acknowledge = makeAck(n, notify)
   const giveBack = both(
+    n,
+    "give_back",
     (skip) => `WITH input AS (
       SELECT * FROM unnest(:ids::bigint[], :tokens::bigint[], :attempts::integer[], :delays::bigint[], :undecodable::bigint[], :crashes::integer[], :failures::integer[], :errors::text[], :times::text[])
         AS i (id, token, attempt, delay, undecodable_since, crashes, failures, errors, failure_times)
-    ), ${held(skip, "input")}, back AS (
+    ), ${held(n, skip)}, back AS (
       UPDATE ${n.jobs} j
       SET token = NULL, worker = NULL, claimed_at = NULL, visibility_ms = NULL, attempt = i.attempt,
         visible_at = coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now})), due_at = coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now})),
@@ -105,25 +73,24 @@ const postgres: Settle = (n, notify) => {
       WHERE j.id = i.id AND j.token = i.token AND j.id = ANY (ARRAY(SELECT id FROM held)) AND j.cancel_requested_at IS NULL
       RETURNING j.id, i.token
     )${notify ? ", note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM (SELECT 1 FROM back LIMIT 1) AS one)" : ""}
-    SELECT id, token${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM back`,
-    "give_back"
+    SELECT id, token${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM back`
   )
   const bury = both(
+    n,
+    "bury",
     (skip) => `WITH input AS (
       SELECT * FROM unnest(:ids::bigint[], :tokens::bigint[], :reasons::text[], :crashes::integer[], :failures::integer[], :errors::text[], :times::text[])
         AS i (id, token, reason, crashes, failures, errors, failure_times)
-    ), ${held(skip, "input")}, ${gone}, verdict AS (
+    ), ${held(n, skip)}, ${gone(n)}, verdict AS (
       SELECT i.id, i.reason, i.crashes, i.failures, i.errors, i.failure_times FROM input i JOIN gone g ON g.id = i.id AND g.token = i.token
     ), ${buried(n, notify)}
-    SELECT id, token, ${leaveFacts(notify, "buried")} FROM gone`,
-    "bury"
+    SELECT id, token, ${leaveFacts(notify, "buried")} FROM gone`
   )
   const look = statement(
     n,
     "settle_look",
     `SELECT id, token, cancel_requested_at FROM ${n.jobs} WHERE ${idAmong.postgres}`
   )
-  const leases = (list: ReadonlyArray<Settlement>) => ({ ids: list.map((s) => s.id), tokens: list.map((s) => s.token) })
   const histories = (list: ReadonlyArray<Tagged<"Return"> | Tagged<"Bury">>) => ({
     crashes: list.map((s) => s.history.crashes),
     failures: list.map((s) => s.history.failures),
@@ -141,7 +108,7 @@ const postgres: Settle = (n, notify) => {
       const pick = skipLocked ? ("skip" as const) : ("wait" as const)
       const common = { queue, lapsedOnly, channel: n.channel }
       const rows: Array<Row> = []
-      if (acks.length > 0) rows.push(...(yield* session.execute(ack[pick], { ...common, ...leases(acks) })))
+      rows.push(...(yield* acknowledge(session, acks, common, pick)))
       if (returns.length > 0) {
         const parameters = {
           attempts: returns.map((s) => s.attempt),

@@ -7,8 +7,8 @@ import type { StoreError } from "../../../services/Errors.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { buried, envelopeQueues, leaveFacts, leaving, leavingColumns, makeLeave, qualified } from "./leave.js"
+import { leaseOver } from "./lists.js"
 import { claimedColumns, claimedRow, int, textOrNull } from "./rows.js"
-import { leaseOver } from "./settle.js"
 
 export interface Cursor {
   readonly at: number
