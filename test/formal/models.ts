@@ -78,5 +78,33 @@ export const models: ReadonlyArray<Model> = [
     defines: ["SILENT"],
     proves: "G59",
     mutants: breaks("G59_found_by_polling", "NO_POLL")
+  },
+  {
+    file: "lock.pml",
+    proves: "G67, G69, G70",
+    mutants: [
+      ...breaks("G67_one_holder", "BEGUN_BY_STATEMENT"),
+      ...breaks("G69_free_when_its_lease_ends", "EXPIRES_BY_ARRIVAL"),
+      ...breaks("G70_old_tokens_change_nothing", "NO_TOKEN")
+    ],
+    long: ["END=10"]
+  },
+  {
+    file: "schedule.pml",
+    proves: "G101, G109",
+    mutants: [
+      ...breaks("G101_each_is_fired", "ADVANCE_FIRST"),
+      ...breaks("G109_fired_once", "NO_ROW_LOCK", "NO_LAST", "ENQUEUE_FIRST")
+    ],
+    long: ["END=8"]
+  },
+  {
+    file: "group.pml",
+    proves: "G190, G191",
+    mutants: [
+      ...breaks("G190_every_call_ends", "KEEPS_THE_LEAD", "LEAVES_WITH_THE_LEAD"),
+      ...breaks("G190_written_once", "TAKEN_WAITS_ON"),
+      ...breaks("G191_interrupted_is_never_made", "STAYS_IN_QUEUE", "LEAVES_WHILE_TAKEN")
+    ]
   }
 ]

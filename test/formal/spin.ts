@@ -56,17 +56,17 @@ const readReport = (property: string, report: string): Verdict => {
   }
 }
 
-/** `optimise`: worth it where the search is long; what is refuted soon is compiled faster without. */
+/** `optimise`: 0 for what is refuted soon, up to 2 for a search that takes minutes. A model's states are kept in full. */
 export const makeChecker = async (
   file: string,
   defines: ReadonlyArray<string>,
-  optimise: boolean
+  optimise: 0 | 1 | 2
 ): Promise<Checker> => {
   const directory = await mkdtemp(join(tmpdir(), "alkstore-formal-"))
   const model = fileURLToPath(new URL(file, import.meta.url))
   const compile = async () => {
     await run("spin", ["-a", ...defines.map((define) => `-D${define}`), model], { cwd: directory })
-    const options = ["-w", optimise ? "-O2" : "-O0", "-DNFAIR=3", "-DVECTORSZ=256", "-o", "pan", "pan.c"]
+    const options = ["-w", `-O${optimise}`, "-DNFAIR=3", "-DVECTORSZ=256", "-o", "pan", "pan.c"]
     await run("gcc", options, { cwd: directory })
     return readFile(join(directory, "_spin_nvr.tmp"), "utf8")
   }
