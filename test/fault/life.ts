@@ -19,7 +19,7 @@ export interface Diary {
 
 /** Short leases, so that what a lost answer leaves leased is free again soon. */
 const policy = {
-  visibilityTimeout: "1200 millis",
+  visibilityTimeout: "3 seconds",
   heartbeat: Schedule.spaced("100 millis"),
   retry: Schedule.spaced("10 millis"),
   concurrency: 4,
