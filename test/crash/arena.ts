@@ -79,6 +79,7 @@ export const openArena = async (engine: Engine, { empty = false, url }: ArenaOpt
   const database = engine === "sqlite" ? join(directory, "test.db") : (url ?? (await createDatabase(inject("pgUrl"))))
   const script = await bundle(new URL("child.ts", import.meta.url))
   const children: Array<Child> = []
+  const workers = new Set<number>()
   const faults: Array<Fault> = []
   const deaths = new Map<number, number>()
   const runtime = ManagedRuntime.make(layerOf(engine, database))
@@ -99,6 +100,7 @@ export const openArena = async (engine: Engine, { empty = false, url }: ArenaOpt
   const start: Arena["start"] = (config) => {
     const child = launch(script, { engine, database, ledger: ledgerFile, visibilityMillis, ...config })
     children.push(child)
+    if (config.role === "work") workers.add(child.pid)
     return child
   }
   const died: Arena["died"] = async (child, millis = 30_000) => {
@@ -178,7 +180,16 @@ export const openArena = async (engine: Engine, { empty = false, url }: ArenaOpt
       const stalls = entries
         .filter(({ event }) => event === "stalled")
         .map(({ at, from = at, pid }): Fault => ({ kind: "stalled", pid, from, to: at }))
+      const ended = (pid: number) =>
+        Math.min(
+          ...faults.flatMap((one) =>
+            one.pid === pid && /kill|term/.test(one.kind) ? [one.from] : [Number.POSITIVE_INFINITY]
+          )
+        )
       const verdict = judge({
+        workers: entries
+          .filter(({ event, pid }) => event === "ready" && workers.has(pid))
+          .map(({ at, pid }) => ({ pid, from: at + ahead, to: ended(pid) + ahead })),
         spans: spansOf(await rows("SELECT * FROM lease_history ORDER BY n")),
         runs: runsOf(entries, (pid) => deaths.get(pid) ?? Number.POSITIVE_INFINITY, ahead),
         faults: [...faults, ...stalls].map((one) => ({ ...one, from: one.from + ahead, to: one.to + ahead })),

@@ -18,12 +18,12 @@ const note = (event: string, more: Partial<Entry> = {}): void => {
 
 const die = (): void => void process.kill(process.pid, "SIGKILL")
 
-const stops = config.point !== undefined && "stop" in config.point && config.point.stop === true
-
-const atPoint = (): void => {
-  if (stops) note("stopped")
-  process.kill(process.pid, stops ? "SIGSTOP" : "SIGKILL")
+const stop = (): void => {
+  note("stopped")
+  process.kill(process.pid, "SIGSTOP")
 }
+
+const pointIn = config.point !== undefined && "in" in config.point ? config.point.in : undefined
 
 /** What holds this process up, whoever does it, is the oracle's to know: by its own measure, not the library's. */
 const watchStalls = () => {
@@ -45,17 +45,19 @@ const leave = (job: Job.Job<Order>) =>
 const handler = (job: Job.Job<Order>) => {
   const ref = { job: job.id, attempt: job.attempt, token: job.lease.token }
   note("start", ref)
-  if (config.point !== undefined && "in" in config.point) die()
+  if (pointIn === "work") die()
+  const settle = transaction(Effect.zipRight(leave(job), job.ack))
   const complete = {
     worker: leave(job),
-    settling: stops
-      ? Effect.uninterruptible(transaction(Effect.zipRight(leave(job), job.ack)))
-      : transaction(Effect.zipRight(leave(job), job.ack)),
+    settling: pointIn === "worked" ? Effect.uninterruptible(settle) : settle,
     transactional: leave(job)
   }
   return Effect.sleep(job.payload.millis).pipe(
     Effect.onInterrupt(() => Effect.sync(() => note("interrupted", ref))),
-    Effect.tap(() => note("worked", ref)),
+    Effect.tap(() => {
+      note("worked", ref)
+      if (pointIn === "worked") stop()
+    }),
     Effect.zipRight(complete[config.style ?? "settling"])
   )
 }
@@ -119,7 +121,7 @@ const guard = Effect.gen(function* () {
     yield* Effect.sleep(100)
     yield* sql`UPDATE guarded SET steps = ${Number(row?.steps) + 1}`
     note("unlocked")
-    if (config.point !== undefined && "in" in config.point) die()
+    if (pointIn === "work") die()
   })
   yield* step.pipe(
     Lock.withLock("guard", { ttl: config.lockMillis ?? 2_000 }),
@@ -162,7 +164,7 @@ const start = async (role: Exclude<Config["role"], "stranger">) => {
   const { point, scheduler = false, sweepMillis } = config
   watchStalls()
   if (point !== undefined && "when" in point)
-    await watchStatements(config.engine, { [point.when]: inOrder(point.statements, atPoint) })
+    await watchStatements(config.engine, { [point.when]: inOrder(point.statements, die) })
   const options = {
     scheduler,
     sweeper: sweepMillis === undefined ? false : { schedule: Schedule.spaced(sweepMillis) }

@@ -7,12 +7,9 @@ export type Point =
   /** A handler has begun, or the work under a lock is done. */
   | { readonly in: "work" }
   /** These statements have come by, in this order: before the last is sent, or when the database has executed it. */
-  | {
-      readonly when: "before" | "after"
-      readonly statements: ReadonlyArray<string>
-      /** It stops itself there, and goes on at a SIGCONT; its handlers complete their jobs though they are interrupted. */
-      readonly stop?: boolean
-    }
+  | { readonly when: "before" | "after"; readonly statements: ReadonlyArray<string> }
+  /** A handler's own work is done: there it stops itself, and completes its job whatever happened, when it goes on. */
+  | { readonly in: "worked" }
 
 /**
  * How a handler completes its job:
@@ -52,7 +49,7 @@ export interface Config {
 export interface Entry {
   /**
    * `ready`; of a handler: `start`, `worked` (its own work is done, what is left is to complete the job), `interrupted`;
-   * `stopped` at its point; `receipt` and `refused` of an order; `locked` and `unlocked`; `stalled`: nothing ran in this process from `from` on;
+   * `stopped`; `receipt` and `refused` of an order; `locked` and `unlocked`; `stalled`: nothing ran in this process from `from` on;
    * or the tag of a worker's event.
    */
   readonly event: string

@@ -5,7 +5,7 @@ import { isLong, runs, seed, timeout } from "../support/form.js"
 import { until } from "../support/until.js"
 import { type Arena, engines, expectSafe, openArena } from "./arena.js"
 import type { Style } from "./config.js"
-import { pause, startLoad } from "./load.js"
+import { atWork, pause, startLoad } from "./load.js"
 
 interface Blow {
   /** Milliseconds after the blow before. */
@@ -22,10 +22,13 @@ const blow: fc.Arbitrary<Blow> = fc.record({
 
 const strike = async (arena: Arena, style: Style, blows: ReadonlyArray<Blow>) => {
   const load = await startLoad(arena, style)
-  for (const { after, producer, victim } of blows) {
+  for (const [n, { after, producer, victim }] of blows.entries()) {
     await pause(after)
     const one = load.workers[victim]
-    if (one !== undefined) await arena.kill(one)
+    if (one === undefined) throw new Error("there are two")
+    // One at least in the middle of something, the others wherever they are
+    if (n === 0) await until("it is at work", () => atWork(arena, one, 0), 30_000)
+    await arena.kill(one)
     if (producer) await arena.kill(load.producer)
     load.workers[victim] = await load.worker()
     if (producer) load.producer = await load.produce()

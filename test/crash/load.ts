@@ -55,10 +55,10 @@ export const progress = async (arena: Arena, millis = 20_000): Promise<void> => 
 /** Between two blows: as the seed says. */
 export const pause = (millis: number): Promise<void> => setTimeout(millis)
 
-/** Whether it has been at a job for so long that it is one of the long ones. */
-export const atWork = (arena: Arena, { pid }: Child): boolean => {
+/** Whether it has been at a job for so long: for 300 ms only at the long ones. */
+export const atWork = (arena: Arena, { pid }: Child, millis = 300): boolean => {
   const over = new Set(arena.ledger().flatMap(({ event, token }) => (event === "worked" ? [token] : [])))
-  const before = Date.now() - 300
+  const before = Date.now() - millis
   return arena
     .ledger()
     .some((entry) => entry.event === "start" && entry.pid === pid && entry.at < before && !over.has(entry.token))

@@ -24,6 +24,10 @@ const span = (token: number, pid: number, from: number, until: number, how?: "do
 
 /** Process 10 is killed at 500 with a lease until 2000; process 20 takes over at 2100. */
 const good: History = {
+  workers: [
+    { pid: 10, from: 0, to: 500 },
+    { pid: 20, from: 0, to: Number.POSITIVE_INFINITY }
+  ],
   spans: [span(1, 10, 0, 2_000, "lapsed"), span(2, 20, 2_050, 2_300, "done")],
   runs: [run(1, 10, 10, 500), run(2, 20, 2_100, 2_290)],
   faults: [{ kind: "kill", pid: 10, from: 500, to: Number.POSITIVE_INFINITY }],
@@ -48,6 +52,7 @@ const bad: ReadonlyArray<readonly [string, Partial<History>, object]> = [
       timeToRecoverMillis: 1_600
     }
   ],
+  ["a late worker", { workers: [{ pid: 20, from: 1_900, to: 9_000 }] }, { recovered: 1, timeToRecoverMillis: 200 }],
   ["an order without an effect", { orders: ["a", "b"] }, { lost: 1 }],
   ["a receipt without an order", { receipts: ["a", "b"] }, { lost: 1 }],
   ["a job that never ends", { left: 1 }, { lost: 1 }],

@@ -10,7 +10,15 @@ export interface Fault {
   readonly to: number
 }
 
+/** The life of a worker: from when it was ready to when it was ended. */
+export interface Life {
+  readonly pid: number
+  readonly from: number
+  readonly to: number
+}
+
 export interface History {
+  readonly workers: ReadonlyArray<Life>
   readonly spans: ReadonlyArray<Span>
   readonly runs: ReadonlyArray<Run>
   readonly faults: ReadonlyArray<Fault>
@@ -41,7 +49,7 @@ export interface Verdict {
   readonly lapsed: number
   /** Leases that a fault took from their holder, and whose job ran again. */
   readonly recovered: number
-  /** The longest time from a fault to that. */
+  /** The longest time to that, from the fault, or from when there was a worker for it. */
   readonly timeToRecoverMillis: number
 }
 
@@ -111,12 +119,20 @@ const brokenAt = (faults: ReadonlyArray<Fault>, span: Span, again: number): numb
   return Math.max(Math.min(...felt.map(({ from }) => from)), ...returns.map(({ to }) => to))
 }
 
-const recoveriesOf = ({ faults, runs, spans }: History): ReadonlyArray<number> =>
+/** From when on there was somebody to recover it: a worker that takes a second to start is no part of the promise. */
+const helpAt = (workers: ReadonlyArray<Life>, span: Span, since: number, again: number): number =>
+  Math.min(
+    again,
+    ...workers.flatMap(({ from, pid, to }) => (pid !== span.pid && to >= again ? [Math.max(since, from)] : []))
+  )
+
+const recoveriesOf = ({ faults, runs, spans, workers }: History): ReadonlyArray<number> =>
   spans.flatMap((span) => {
     if (span.ended?.how === "done") return []
     const again = runs.find(({ job, start, token }) => job === span.job && token > span.token && start >= span.from)
     const since = again === undefined ? undefined : brokenAt(faults, span, again.start)
-    return again === undefined || since === undefined ? [] : [Math.max(0, again.start - since)]
+    if (again === undefined || since === undefined) return []
+    return [Math.max(0, again.start - helpAt(workers, span, since, again.start))]
   })
 
 export const judge = (history: History): Verdict => {
