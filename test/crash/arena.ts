@@ -13,7 +13,7 @@ import { bundle } from "../support/processes/bundle.js"
 import { type Child, launch } from "../support/processes/launch.js"
 import { until } from "../support/until.js"
 import { hostNow, tables } from "./audit.js"
-import { type Config, type Entry, Order, Orders } from "./config.js"
+import { type Config, type Entry, longStallMillis, Order, Orders } from "./config.js"
 import { type Row, runsOf, spansOf } from "./history.js"
 import { type Fault, judge, type Verdict } from "./verdict.js"
 
@@ -177,9 +177,10 @@ export const openArena = async (engine: Engine, { empty = false, url }: ArenaOpt
       await settled()
       const ahead = await skew()
       const entries = ledger()
-      const stalls = entries
-        .filter(({ event }) => event === "stalled")
-        .map(({ at, from = at, pid }): Fault => ({ kind: "stalled", pid, from, to: at }))
+      const stalls = entries.flatMap(({ at, event, from, pid }) =>
+        event === "stalled" && from !== undefined ? [{ pid, from: from + ahead, to: at + ahead }] : []
+      )
+      const long = stalls.filter(({ from, to }) => to - from > longStallMillis)
       const ended = (pid: number) =>
         Math.min(
           ...faults.flatMap((one) =>
@@ -192,7 +193,11 @@ export const openArena = async (engine: Engine, { empty = false, url }: ArenaOpt
           .map(({ at, pid }) => ({ pid, from: at + ahead, to: ended(pid) + ahead })),
         spans: spansOf(await rows("SELECT * FROM lease_history ORDER BY n")),
         runs: runsOf(entries, (pid) => deaths.get(pid) ?? Number.POSITIVE_INFINITY, ahead),
-        faults: [...faults, ...stalls].map((one) => ({ ...one, from: one.from + ahead, to: one.to + ahead })),
+        stalls,
+        faults: [
+          ...faults.map((one) => ({ ...one, from: one.from + ahead, to: one.to + ahead })),
+          ...long.map((stall) => ({ kind: "stalled", ...stall }))
+        ],
         orders: await names("orders"),
         receipts: entries.flatMap(({ event, order }) => (event === "receipt" && order !== undefined ? [order] : [])),
         effects: await names("effects"),

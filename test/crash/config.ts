@@ -69,5 +69,8 @@ export class Order extends Schema.Class<Order>("Order")({ name: Schema.String, m
 /** Whatever becomes of the processes, no job may die of it. */
 export const Orders = Queue.make("orders", { payload: Order, maxAttempts: 10_000, maxCrashes: 10_000 })
 
-/** A gap in the event loop of a process is written down from this on. */
-export const stallMillis = 300
+/** A gap in the event loop of a process is written down from this on: it is looked at every 50 ms. */
+export const stallMillis = 120
+
+/** From this on it is a fault like others, which may cost a process its leases. */
+export const longStallMillis = 300

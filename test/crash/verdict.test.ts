@@ -24,6 +24,7 @@ const span = (token: number, pid: number, from: number, until: number, how?: "do
 
 /** Process 10 is killed at 500 with a lease until 2000; process 20 takes over at 2100. */
 const good: History = {
+  stalls: [],
   workers: [
     { pid: 10, from: 0, to: 500 },
     { pid: 20, from: 0, to: Number.POSITIVE_INFINITY }
@@ -53,6 +54,18 @@ const bad: ReadonlyArray<readonly [string, Partial<History>, object]> = [
     }
   ],
   ["a late worker", { workers: [{ pid: 20, from: 1_900, to: 9_000 }] }, { recovered: 1, timeToRecoverMillis: 200 }],
+  [
+    "a busy machine",
+    {
+      stalls: [
+        { pid: 10, from: 600, to: 1_000 },
+        { pid: 20, from: 1_000, to: 1_400 },
+        { pid: 20, from: 1_200, to: 1_500 },
+        { pid: 20, from: 2_000, to: 4_000 }
+      ]
+    },
+    { timeToRecoverMillis: 1_000 }
+  ],
   ["an order without an effect", { orders: ["a", "b"] }, { lost: 1 }],
   ["a receipt without an order", { receipts: ["a", "b"] }, { lost: 1 }],
   ["a job that never ends", { left: 1 }, { lost: 1 }],

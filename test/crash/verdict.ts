@@ -17,7 +17,11 @@ export interface Life {
   readonly to: number
 }
 
+/** For so long nothing ran in a process: the machine is busy. */
+export type Stall = Life
+
 export interface History {
+  readonly stalls: ReadonlyArray<Stall>
   readonly workers: ReadonlyArray<Life>
   readonly spans: ReadonlyArray<Span>
   readonly runs: ReadonlyArray<Run>
@@ -49,7 +53,7 @@ export interface Verdict {
   readonly lapsed: number
   /** Leases that a fault took from their holder, and whose job ran again. */
   readonly recovered: number
-  /** The longest time to that, from the fault, or from when there was a worker for it. */
+  /** The longest time to that, from the fault, or from when there was a worker for it, without what it was held up by a busy machine. */
   readonly timeToRecoverMillis: number
 }
 
@@ -126,14 +130,29 @@ const helpAt = (workers: ReadonlyArray<Life>, span: Span, since: number, again: 
     ...workers.flatMap(({ from, pid, to }) => (pid !== span.pid && to >= again ? [Math.max(since, from)] : []))
   )
 
-const recoveriesOf = ({ faults, runs, spans, workers }: History): ReadonlyArray<number> =>
-  spans.flatMap((span) => {
+/** How long any of those who could have recovered it were not let run. */
+const heldUp = (stalls: ReadonlyArray<Stall>, span: Span, from: number, to: number): number => {
+  let [sum, until] = [0, from]
+  for (const stall of stalls) {
+    if (stall.pid === span.pid) continue
+    const [start, end] = [Math.max(stall.from, until), Math.min(stall.to, to)]
+    sum += Math.max(0, end - start)
+    until = Math.max(until, end)
+  }
+  return sum
+}
+
+const recoveriesOf = ({ faults, runs, spans, stalls, workers }: History): ReadonlyArray<number> => {
+  const inTime = [...stalls].sort((a, b) => a.from - b.from)
+  return spans.flatMap((span) => {
     if (span.ended?.how === "done") return []
     const again = runs.find(({ job, start, token }) => job === span.job && token > span.token && start >= span.from)
     const since = again === undefined ? undefined : brokenAt(faults, span, again.start)
     if (again === undefined || since === undefined) return []
-    return [Math.max(0, again.start - helpAt(workers, span, since, again.start))]
+    const from = helpAt(workers, span, since, again.start)
+    return [again.start - from - heldUp(inTime, span, from, again.start)]
   })
+}
 
 export const judge = (history: History): Verdict => {
   const { effects, left, orders, receipts } = history
