@@ -48,7 +48,11 @@ describe("a worker's policy", () => {
     ["timeout", 0],
     ["timeout", Duration.infinity],
     ["stuckAfter", "-1 millis"],
-    ["shutdownGrace", Number.NaN]
+    ["shutdownGrace", Number.NaN],
+    ["name", ""],
+    ["name", "a\u0000"],
+    ["name", "\ud800"],
+    ["name", "x".repeat(513)]
   ])("%s: %s is refused (G6)", (argument, value) => {
     const checked = checkPolicy({ [argument]: value } as PolicyOptions<never>)
     expect(Either.getOrThrow(Either.flip(checked))).toMatchObject({ _tag: "InvalidArgument", argument })
