@@ -58,7 +58,8 @@ export const makeAck = (n: Names, notify: boolean) => {
     "ack_plain",
     (skip) => `DELETE FROM ${n.jobs} WHERE id = ANY (ARRAY(
       SELECT j.id FROM ${n.jobs} j
-      WHERE j.id = ANY (:ids::bigint[]) AND coalesce(j.token, 0) = ANY (:tokens::bigint[]) AND j.dedupe_key IS NULL AND j.ordering_key IS NULL
+      WHERE j.id = ANY (:ids::bigint[]) AND coalesce(j.token, 0) = ANY (:tokens::bigint[]) AND j.queue = :queue
+        AND j.dedupe_key IS NULL AND j.ordering_key IS NULL
         AND NOT EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.name = :queue AND q.retain_completed_ms IS NOT NULL)
       ORDER BY j.id FOR UPDATE${skip ? " SKIP LOCKED" : ""}
     )) RETURNING id, token`
