@@ -17,6 +17,8 @@ export interface Model {
   readonly mutants: ReadonlyArray<Mutant>
   /** Bigger bounds, for the long form. */
   readonly long?: ReadonlyArray<string>
+  /** Too big for the short form. */
+  readonly onlyLong?: true
 }
 
 const breaks = (property: string, ...mutants: ReadonlyArray<string>): ReadonlyArray<Mutant> =>
@@ -62,7 +64,18 @@ export const models: ReadonlyArray<Model> = [
       ...breaks("G164_nothing_left_blocked", "NO_MARK_BY_ENQUEUE", "NO_MARK_BY_SETTLE", "MARK_FIRST", "NO_MARK_AGAIN"),
       ...breaks("G165_held_by_its_letter", "QUICK_WHEN_HELD")
     ],
-    long: ["N=3"]
+    long: ["MAX_RETRIES=2", "MAX_DEATHS=2"]
+  },
+  {
+    file: "ordering.pml",
+    defines: ["N=3"],
+    proves: "G160, G165",
+    mutants: [
+      ...breaks("G160_one_at_a_time", "NO_UNIQUE_INDEX"),
+      ...breaks("G160_in_order", "LAST_FIRST"),
+      ...breaks("G165_held_by_its_letter", "QUICK_WHEN_HELD")
+    ],
+    onlyLong: true
   },
   {
     file: "wake.pml",

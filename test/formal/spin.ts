@@ -56,7 +56,7 @@ const readReport = (property: string, report: string): Verdict => {
   }
 }
 
-/** `optimise`: 0 for what is refuted soon, up to 2 for a search that takes minutes. A model's states are kept in full. */
+/** `optimise`: 0 for what is refuted soon, up to 2 for a search that takes minutes, and keeps states compressed, without loss. */
 export const makeChecker = async (
   file: string,
   defines: ReadonlyArray<string>,
@@ -66,7 +66,15 @@ export const makeChecker = async (
   const model = fileURLToPath(new URL(file, import.meta.url))
   const compile = async () => {
     await run("spin", ["-a", ...defines.map((define) => `-D${define}`), model], { cwd: directory })
-    const options = ["-w", `-O${optimise}`, "-DNFAIR=3", "-DVECTORSZ=256", "-o", "pan", "pan.c"]
+    const options = [
+      "-w",
+      `-O${optimise}`,
+      "-DNFAIR=3",
+      ...(optimise === 2 ? ["-DCOLLAPSE"] : []),
+      "-o",
+      "pan",
+      "pan.c"
+    ]
     await run("gcc", options, { cwd: directory })
     return readFile(join(directory, "_spin_nvr.tmp"), "utf8")
   }
