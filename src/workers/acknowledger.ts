@@ -57,6 +57,8 @@ const answered = (state: WorkerState, held: Held, outcome: SettleOutcome): void 
     return
   }
   forget(state, held)
+  // Told when it could not be renewed in time
+  if (held.stop === "unreachable") return
   state.counters.lost++
   state.publish({ _tag: "LeaseLost", job: held.ref })
 }

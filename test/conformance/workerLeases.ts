@@ -229,7 +229,7 @@ export const workerLeasesSuite: Suite = (engine, options) => {
         const queue = freshQueue()
         let runs = 0
         let late = true
-        const { of } = yield* withQueue(
+        const { of, worker } = yield* withQueue(
           (real) => ({
             claim: (request) => {
               const answer = real.claim(request)
@@ -245,6 +245,10 @@ export const workerLeasesSuite: Suite = (engine, options) => {
         const mine = yield* claimOne(queue, { visibilityTimeout: "1 hour" })
         yield* Testing.advance("10 seconds")
         expect(of("LeaseLost")[0]).toMatchObject({ job: { attempt: 1 } })
+        // Each is told once, whatever its late settle finds
+        const lost = of("LeaseLost").map(({ job }) => job.token)
+        expect(lost).toEqual([...new Set(lost)])
+        expect((yield* worker.status).lost).toBe(lost.length)
         expect(runs).toBe(0)
         yield* mine.ack
         yield* expectEmpty(queue)
