@@ -138,6 +138,26 @@ export const orderingSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect(
+      "a batch keeps its order, also where dedupe keys are held by what has expired or ended (G160, G189)",
+      () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          yield* queue.enqueue("expires", { dedupeKey: "spent", expires: "1 second" })
+          yield* queue.enqueue("ends", { dedupeKey: "ended", dedupeWindow: "1 second", priority: 1 })
+          yield* (yield* claimOne(queue)).ack
+          yield* TestClock.adjust("1 second")
+          const dedupeKeys = ["spent", "ended"]
+          const receipts = yield* queue.enqueueMany([0, 1, 2, 3], (_, index) => ({
+            ...k,
+            dedupeKey: dedupeKeys[index]
+          }))
+          expect(receipts.map(({ state }) => state)).toEqual(["ready", "blocked", "blocked", "blocked"])
+          expect(yield* drain(queue)).toEqual([0, 1, 2, 3])
+          expect(yield* onlyLetter(queue)).toMatchObject({ payload: '"expires"', reason: "expired" })
+        })
+    )
+
     it.effect("more keys than one pass looks at (G160)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

@@ -4,7 +4,7 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { NewJob, Receipt } from "../../../services/QueueStore.js"
-import { type Names, nextval, type PerEngine, type Session, statement } from "../../engine.js"
+import { type Names, nextval, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { areAlike, enqueuePlain, plainParameters } from "./enqueuePlain.js"
 import { added, dueAt, heldBy, isFree, isSpent, replaceText } from "./holder.js"
 import { advanceKey } from "./lanes.js"
@@ -123,8 +123,30 @@ const postgres: Enqueue = (n, notify) => {
     window: jobs.map((job) => job.dedupeWindowMillis),
     place: jobs.map((job) => job.orderingKey)
   })
+  /** Whether a key, as it was seen, held nobody off, or by one that is spent: then it does no more. */
+  const cleared = (session: Session, queue: string, row: Row, job: NewJob) => {
+    if (isFree(row)) {
+      const seen = { key: row.dedupe_key, holder: row.job_id, freeAt: row.free_at }
+      return Effect.as(session.execute(orphan, { queue, ...seen }), true)
+    }
+    return isSpent(row, job) ? Effect.as(expire.expireJob(session, int(row.job_id)), true) : Effect.succeed(false)
+  }
+  /**
+   * A job that has to wait for its dedupe key to be cleared would come behind those of its ordering key that were given
+   * after it: its key is cleared first.
+   */
+  const keepOrder = (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) =>
+    jobs.length > 1 && jobs.some(({ dedupeKey, orderingKey }) => dedupeKey !== null && orderingKey !== null)
+      ? Effect.gen(function* () {
+          const first = new Map<string, NewJob>()
+          for (const job of jobs) if (job.dedupeKey !== null && !first.has(job.dedupeKey)) first.set(job.dedupeKey, job)
+          const rows = yield* session.execute(holders, { queue, keys: [...first.keys()].sort() })
+          for (const row of rows) yield* cleared(session, queue, row, first.get(String(row.dedupe_key)) as NewJob)
+        })
+      : Effect.void
   return (session, queue, jobs) =>
     Effect.gen(function* () {
+      yield* keepOrder(session, queue, jobs)
       const receipts = new Array<Receipt | undefined>(jobs.length)
       let missing = jobs.map((_, index) => index)
       while (missing.length > 0) {
@@ -156,11 +178,7 @@ const postgres: Enqueue = (n, notify) => {
           for (const index of [...refused].sort((a, b) => holderOf(a) - holderOf(b) || a - b)) {
             const row = byKey.get(jobs[index]?.dedupeKey as string)
             if (row === undefined) continue
-            if (isFree(row)) {
-              const seen = { holder: row.job_id, freeAt: row.free_at }
-              yield* session.execute(orphan, { queue, key: row.dedupe_key, ...seen })
-            } else if (isSpent(row, jobs[index] as NewJob)) yield* expire.expireJob(session, int(row.job_id))
-            else {
+            if (!(yield* cleared(session, queue, row, jobs[index] as NewJob))) {
               const notice = { queue, channel: n.channel }
               const receipt = yield* heldBy(session, replace, row, jobs[index] as NewJob, notice)
               receipts[index] = receipt
