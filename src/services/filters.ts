@@ -38,6 +38,7 @@ export interface DeadLetterFilter {
  */
 export interface JobFilter {
   readonly id?: OneOrMore<number> | undefined
+  /** The one that holds it: with the scope `"waiting"` a job does so until its first claim. */
   readonly dedupeKey?: string | undefined
   readonly orderingKey?: string | undefined
   readonly state?: OneOrMore<JobState> | undefined

@@ -294,6 +294,19 @@ export const dedupeOptionsSuite: Suite = (engine, options) => {
       )
     }
 
+    it.effect(
+      "claimed beside a job that has the key for as long as it lives, it does not free that one's (G9, G154)",
+      () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          yield* queue.enqueue("first", waiting)
+          yield* (yield* claimOne(queue)).release
+          const { id } = yield* queue.enqueue("second", { dedupeKey: "k" })
+          expect(yield* queue.claim({ limit: 2 })).toHaveLength(2)
+          expect(yield* queue.enqueue("dropped", waiting)).toMatchObject({ id, state: "leased", deduplicated: true })
+        })
+    )
+
     it.effect("a claim that is rolled back has freed no key (G154, G159)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

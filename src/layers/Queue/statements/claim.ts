@@ -83,7 +83,7 @@ const postgres: Claim = (n) => {
       RETURNING j.id, j.token, ${takenColumns("postgres", "j.")}, CASE WHEN j.dedupe_scope = 'waiting' THEN j.dedupe_key END AS freeing
     ), freed AS (
       DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = ANY (ARRAY(SELECT freeing FROM claimed WHERE freeing IS NOT NULL))
-        AND job_id = ANY (ARRAY(SELECT id FROM claimed)) AND free_at IS NULL
+        AND job_id = ANY (ARRAY(SELECT id FROM claimed WHERE freeing IS NOT NULL)) AND free_at IS NULL
     ), counted AS MATERIALIZED (
       SELECT count(*) AS seen, count(*) FILTER (WHERE expired) AS expired FROM seen
     ), last AS (
