@@ -1,0 +1,217 @@
+/**
+ * The oracle: sees every commit, every handler and every answer, and says what must not be. It knows the promises, and
+ * nothing of how the product keeps them.
+ */
+import type { Change, Commit, Row } from "../database.js"
+import type { Process, World } from "../world.js"
+import { makeDedupe } from "./dedupe.js"
+import { makeEffects } from "./effects.js"
+import { makeLanes } from "./lanes.js"
+import { makeLeases } from "./leases.js"
+import { makeLetters } from "./letters.js"
+import { makeSchedules } from "./schedules.js"
+
+/** How a handler ended, by what it said itself. */
+export type Said =
+  | { readonly _tag: "done" }
+  | { readonly _tag: "failed" }
+  | { readonly _tag: "fatal" }
+  | { readonly _tag: "again"; readonly millis: number; readonly spent: boolean }
+  | { readonly _tag: "interrupted" }
+
+export interface Handling {
+  readonly id: number
+  readonly token: number
+  readonly by: Process
+  /** Of its process, and what had befallen it, when the handler began, and when that was. */
+  readonly stops: number
+  readonly troubles: number
+  readonly startedAt: number
+  readonly interruptible: boolean
+  said: Said | undefined
+}
+
+/** A job that was ever there. */
+export interface Job {
+  readonly id: number
+  readonly queue: string
+  /** As it is, or was at its end. */
+  row: Row
+  /** Who holds its lease. */
+  holder: Process | undefined
+  /** The commit in which it ended; undefined while it lives. */
+  endedIn: number | undefined
+  end: string | undefined
+}
+
+export interface Scene extends Commit {
+  readonly now: number
+  readonly seq: number
+}
+
+/** What every rule sees and may say. */
+export interface Court {
+  readonly world: World
+  readonly jobs: ReadonlyMap<number, Job>
+  /** By token. */
+  readonly handlings: ReadonlyMap<number, Handling>
+  readonly paused: ReadonlySet<string>
+  readonly settings: ReadonlyMap<string, Row>
+  /** Commits so far. */
+  readonly seq: () => number
+  readonly wrong: (what: string) => void
+  readonly note: (scene: Scene, what: string) => void
+  /** What a process has been told to do, by hand. */
+  readonly asked: (by: Process, what: string) => boolean
+}
+
+export const num = (value: string | number | null | undefined): number => Number(value)
+export const nOf = (row: Row): number => {
+  const payload = JSON.parse(String(row.payload)) as { n?: number; payload?: { n?: number } }
+  return payload.n ?? payload.payload?.n ?? Number.NaN
+}
+
+export const makeOracle = (world: World) => {
+  const jobs = new Map<number, Job>()
+  const handlings = new Map<number, Handling>()
+  const paused = new Set<string>()
+  const settings = new Map<string, Row>()
+  const asked = new Map<string, number>()
+  const refused = new Set<number>()
+  const added = new Set<number>()
+  const errors: Array<string> = []
+  let seq = 0
+
+  const court: Court = {
+    world,
+    jobs,
+    handlings,
+    paused,
+    settings,
+    seq: () => seq,
+    wrong: (what) => {
+      errors.push(what)
+      world.note("oracle", what)
+    },
+    note: ({ by }, what) => world.note(by.name, what),
+    asked: (by, what) => (asked.get(`${by.name} ${what}`) ?? 0) > 0
+  }
+  const leases = makeLeases(court)
+  const lanes = makeLanes(court)
+  const dedupe = makeDedupe(court)
+  const letters = makeLetters(court)
+  const schedules = makeSchedules(court)
+  const effects = makeEffects(court)
+
+  /** After the rules have looked at it. */
+  const apply = (scene: Scene, { after, before }: Change): void => {
+    if (after === undefined) {
+      const job = jobs.get(num(before?.id))
+      if (job === undefined) {
+        court.wrong(`job ${before?.id} has gone that never was`)
+        return
+      }
+      job.endedIn = scene.seq
+      job.holder = undefined
+      return
+    }
+    const id = num(after.id)
+    const job = jobs.get(id)
+    const n = nOf(after)
+    added.add(n)
+    if (refused.has(n)) court.wrong(`${n} is enqueued by a call that failed`)
+    if (before === undefined || job === undefined) {
+      jobs.set(id, {
+        id,
+        queue: String(after.queue),
+        row: after,
+        holder: undefined,
+        endedIn: undefined,
+        end: undefined
+      })
+      return
+    }
+    job.row = after
+    if (after.token === null) job.holder = undefined
+    else if (after.token !== before.token) job.holder = scene.by
+  }
+
+  const commit = (given: Commit): void => {
+    seq++
+    const scene: Scene = { ...given, now: world.now, seq }
+    for (const change of given.changes) {
+      if (change.table === "queues" && change.after !== undefined) {
+        const name = String(change.after.name)
+        settings.set(name, change.after)
+        if (change.after.paused_at === null) paused.delete(name)
+        else if (!paused.has(name)) {
+          paused.add(name)
+          court.note(scene, `pauses ${name}`)
+        }
+      }
+      if (change.table === "lane_blocks") lanes.look(scene, change)
+      if (change.table !== "jobs") continue
+      leases.look(scene, change)
+      lanes.look(scene, change)
+      dedupe.look(scene, change)
+      apply(scene, change)
+    }
+    letters.look(scene)
+    schedules.look(scene)
+    effects.look(scene)
+  }
+
+  return {
+    errors,
+    jobs,
+    commit,
+    court,
+    answered: dedupe.answered,
+    fired: schedules.fired,
+    /** An enqueue of these has failed, and says that nothing was written. */
+    refused: (numbers: ReadonlyArray<number>): void => {
+      for (const n of numbers) {
+        refused.add(n)
+        if (added.has(n)) court.wrong(`${n} was enqueued by a call that failed`)
+      }
+    },
+    /** A receipt was given for it. */
+    promised: (numbers: ReadonlyArray<number>): void => {
+      for (const n of numbers) if (!added.has(n)) court.wrong(`${n} has a receipt, and no job`)
+    },
+    /** A handler begins. */
+    started: (by: Process, id: number, token: number, interruptible: boolean): Handling => {
+      const handling: Handling = {
+        id,
+        token,
+        by,
+        interruptible,
+        stops: by.stops,
+        troubles: by.troubles,
+        startedAt: world.now,
+        said: undefined
+      }
+      leases.started(handling)
+      handlings.set(token, handling)
+      return handling
+    },
+    ended: leases.ended,
+    /** What a process does by hand, from now on and until it has ended. */
+    asks: (by: Process, what: string) => {
+      const key = `${by.name} ${what}`
+      asked.set(key, (asked.get(key) ?? 0) + 1)
+      return () => void asked.set(key, (asked.get(key) ?? 1) - 1)
+    },
+    owesNothing: schedules.owesNothing,
+    /** When time has passed without faults. */
+    atRest: (look: (text: string) => ReadonlyArray<Row>) => {
+      for (const job of jobs.values())
+        if (job.endedIn === undefined)
+          court.wrong(`job ${job.id} of ${job.queue} has not ended: ${JSON.stringify(job.row)}`)
+      dedupe.atRest(look)
+      lanes.atRest(look)
+    }
+  }
+}
+
+export type Oracle = ReturnType<typeof makeOracle>
