@@ -167,7 +167,11 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     })
 
   const rest = (result: ClaimResult, limit: number, wakes: WakeState) => {
-    const poll = restMillis(state.wake, wakes, result.nextInMillis !== undefined)
+    // What others were claiming at that very moment was not seen, nor was its lease: should that end, it is found in time
+    const poll = Math.min(
+      restMillis(state.wake, wakes, result.nextInMillis !== undefined),
+      state.policy.visibilityMillis
+    )
     const { more, nextInMillis = poll } = result
     // There is more, but nothing that may be claimed now: spent rows that are being moved, or that somebody has locked,
     // or ones for free handlers only
