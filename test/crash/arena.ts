@@ -107,11 +107,9 @@ export const openArena = async (engine: Engine, { empty = false, url }: ArenaOpt
     expect(await child.ended(millis), child.output()).toBe("SIGKILL")
     if (deaths.has(child.pid)) return
     // It ended itself: soon after what it wrote last
-    const last = ledger()
-      .filter(({ pid }) => pid === child.pid)
-      .at(-1)
-    deaths.set(child.pid, Date.now())
-    fault({ kind: "kill", pid: child.pid, from: last?.at ?? Date.now(), to: Number.POSITIVE_INFINITY })
+    const at = Math.max(...ledger().flatMap((entry) => (entry.pid === child.pid ? [entry.at] : [])))
+    deaths.set(child.pid, at)
+    fault({ kind: "kill", pid: child.pid, from: at, to: Number.POSITIVE_INFINITY })
   }
   const audit = async () => {
     for (const text of tables[engine]) await rows(text)
