@@ -4,6 +4,7 @@
  */
 
 import { Schedules } from "alkstore"
+import { globalValue } from "effect/GlobalValue"
 import { makeClients } from "./clients.js"
 import type { FaultKind } from "./faults.js"
 import { Fleet } from "./fleet.js"
@@ -57,7 +58,20 @@ const recurring = (world: World, until: number, perDay: number, happen: () => vo
   next()
 }
 
-export const simulate = ({ calls, days, seed, troubles }: Life): Report => {
+/** Fibers of processes that were killed never end, and Effect would keep them as roots for ever: with them, the world. */
+const forgettingFibers = <A>(run: () => A): A => {
+  const { roots } = globalValue(Symbol.for("effect/FiberScope/Global"), () => ({ roots: new Set<unknown>() }))
+  const before = new Set(roots)
+  try {
+    return run()
+  } finally {
+    for (const root of roots) if (!before.has(root)) roots.delete(root)
+  }
+}
+
+export const simulate = (life: Life): Report => forgettingFibers(() => live(life))
+
+const live = ({ calls, days, seed, troubles }: Life): Report => {
   const world = new World(seed, 0)
   const night = world.chance.pick(nights)
   world.now = night - world.chance.between(hour, days * 20 * hour)
