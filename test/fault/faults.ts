@@ -10,10 +10,13 @@ export interface Kind {
   readonly applies: (text: string) => boolean
 }
 
+/** Which statement: the so-manieth of all, or of those of one name. */
+export type Place = number | { readonly name: string; readonly time: number }
+
 export interface Faults {
   readonly kinds: ReadonlyArray<Kind>
-  /** From now on statements are counted; the `at`-th meets its fault, or the first of that name. */
-  readonly arm: (at: number | string, kind: Kind) => void
+  /** From now on statements are counted; one of them meets its fault. */
+  readonly arm: (at: Place, kind: Kind) => void
   /** From now on statements are counted; `seen` is waited for after each, before its answer is given. */
   readonly watch: (seen: (text: string) => unknown) => void
   /** No counting any more. Answers the statement that met the fault, and how many there were. */
@@ -24,16 +27,18 @@ export interface Faults {
 export const makeCounter = () => {
   let counting = false
   let count = 0
-  let plan: { readonly at: number | string; readonly kind: Kind } | undefined
+  let ofItsName = 0
+  let plan: { readonly at: Place; readonly kind: Kind } | undefined
   let struck: string | undefined
   let seen: ((text: string) => unknown) | undefined
   const start = () => {
     counting = true
     count = 0
+    ofItsName = 0
     struck = undefined
   }
   return {
-    arm: (at: number | string, kind: Kind) => {
+    arm: (at: Place, kind: Kind) => {
       start()
       plan = { at, kind }
     },
@@ -52,14 +57,12 @@ export const makeCounter = () => {
       if (!counting) return undefined
       count++
       if (plan === undefined || struck !== undefined) return undefined
-      if (plan.at !== count && plan.at !== nameOf(text)) return undefined
+      const { at, kind } = plan
+      if (typeof at === "number" ? at > count : at.name !== nameOf(text) || at.time > ++ofItsName) return undefined
       // What cannot happen to this one, happens to the next to which it can
-      if (!plan.kind.applies(text)) {
-        if (plan.at === count) plan = { ...plan, at: count + 1 }
-        return undefined
-      }
+      if (!kind.applies(text)) return undefined
       struck = text
-      return plan.kind
+      return kind
     },
     seen: (text: string): unknown => (counting ? seen?.(text) : undefined),
     /** Whether somebody wants to know of each. */
@@ -68,7 +71,8 @@ export const makeCounter = () => {
 }
 
 /** The first words of a statement, as people say them. */
-export const nameOf = (text: string): string => /^\/\* alkstore:(\w+) \*\//.exec(text)?.[1] ?? text.slice(0, 40)
+export const nameOf = (text: string): string =>
+  /^\/\* alkstore:(\w+) \*\//.exec(text)?.[1] ?? text.slice(0, 40).replaceAll(/\d+/g, "n")
 
 export const isCommit = (text: string): boolean => /^(\/\* alkstore:commit \*\/ )?COMMIT/.test(text)
 /** What ends or undoes: an engine that cannot do it has lost the transaction, one way or another. */

@@ -17,10 +17,10 @@ export interface Diary {
   readonly events: Array<Worker.WorkerEvent>
 }
 
-/** Short leases, so that what a lost answer leaves leased is free again soon. */
+/** Short leases, so that what a lost answer leaves leased is free again soon; not so short that a busy machine loses some. */
 const policy = {
   visibilityTimeout: "3 seconds",
-  heartbeat: Schedule.spaced("100 millis"),
+  heartbeat: Schedule.spaced("200 millis"),
   retry: Schedule.spaced("10 millis"),
   concurrency: 4,
   shutdownGrace: "50 millis"
@@ -83,7 +83,7 @@ const handlerOf =
             ? yield* Effect.fail(new Job.Snooze({ delay: "20 millis" }))
             : undefined
         case "slow":
-          return yield* Effect.zipRight(job.heartbeat("half"), Effect.sleep("250 millis"))
+          return yield* Effect.zipRight(job.heartbeat("half"), Effect.sleep("300 millis"))
         case "endless":
           return yield* Effect.never
         case "effect":
@@ -143,12 +143,12 @@ export const live = (world: World, diary: Diary): Effect.Effect<ReadonlyArray<st
     const life = Effect.gen(function* () {
       const defined = yield* begin(world, diary)
       yield* produce(world, defined)
-      yield* Effect.tryPromise(() => until("all have ended", () => ended(world), 15_000))
+      yield* Effect.tryPromise(() => until("all have ended", () => ended(world), 25_000))
       yield* Effect.tryPromise(() => until("the endless one runs", () => diary.runs.has(endless)))
     }) satisfies Effect.Effect<void, unknown, FaultServices | Scope.Scope>
     const exit = yield* Effect.exit(
       Effect.timeoutFail(Effect.disconnect(Effect.scoped(life)), {
-        duration: "40 seconds",
+        duration: "50 seconds",
         onTimeout: () => "the shutdown does not end"
       })
     )

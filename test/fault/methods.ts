@@ -81,6 +81,10 @@ const answered = (operation: Operation) =>
 const inTransaction = (operation: Operation): Operation =>
   Effect.flatMap(Queue.Queue, (store) => store.transaction(operation))
 
+/** The caller catches the failure, and commits what else there is: nothing of the failed call may be in it. */
+const inPatientTransaction = (operation: Operation): Operation =>
+  Effect.flatMap(Queue.Queue, (store) => Effect.flatten(store.transaction(Effect.either(operation))))
+
 export interface Trace {
   readonly texts: ReadonlyArray<string>
   /** What is committed at first, and after each statement. */
@@ -186,7 +190,8 @@ const strike = (
         )
       if (error?._tag === "EnqueueUncertain" || error?.reason === "uncertain") totals.uncertain++
     }
-    yield* usable(database)
+    const after = yield* Effect.exit(Effect.timeout(Effect.disconnect(usable(database)), patience))
+    if (Exit.isFailure(after)) problems.push(`those who come next fail: ${Cause.pretty(after.cause)}`)
     problems.push(...dangling(yield* Effect.promise(database.look)))
     if (Exit.isFailure(exit) ? !equal(state, last) || tried.adds !== true : false) yield* repeat
     yield* healed
@@ -214,13 +219,17 @@ const strikesOf = (database: Database, { states, texts }: Trace, turn: () => num
 export const tryCase = (database: Database, tried: Case, totals: Totals, turn: () => number) =>
   Effect.gen(function* () {
     const problems: Array<string> = []
-    const within: Case = {
+    const within = (name: string, wrap: (operation: Operation) => Operation): Case => ({
       ...tried,
-      name: `${tried.name}, in a transaction`,
+      name: `${tried.name}, ${name}`,
       clean: ({ reason }) => reason !== "uncertain",
-      prepare: (world) => Effect.map(tried.prepare(world), inTransaction)
-    }
-    for (const variant of tried.alone === true ? [tried] : [tried, within]) {
+      prepare: (world) => Effect.map(tried.prepare(world), wrap)
+    })
+    const inside = [
+      within("in a transaction", inTransaction),
+      within("in a transaction that goes on", inPatientTransaction)
+    ]
+    for (const variant of tried.alone === true ? [tried] : [tried, ...inside]) {
       const found = yield* trace(database, variant, variant.prepare)
       if (found === undefined) {
         totals.refused++

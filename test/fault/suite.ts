@@ -9,6 +9,9 @@ import { silence, type Totals, tryCase } from "./methods.js"
 
 const minutes = timeout(120_000, 1_800_000)
 
+/** Of which promises these are proofs, too. */
+const proofs: Readonly<Record<string, string>> = { "alkstore/Queue": "G11, G12, G13, G16, G88, G190: " }
+
 export const methodSuite = (make: Effect.Effect<Database, unknown, Scope.Scope>): void => {
   const totals: Totals = { methods: 0, statements: 0, faults: 0, recovered: 0, uncertain: 0, refused: 0 }
   let turns = 0
@@ -36,7 +39,7 @@ export const methodSuite = (make: Effect.Effect<Database, unknown, Scope.Scope>)
   })
 
   for (const [key, cases] of Object.entries<Cases>(serviceCases)) {
-    describe(`${key.replace("alkstore/", "")}: a statement that fails, each in turn`, () => {
+    describe(`${key.replace("alkstore/", "")}: ${proofs[key] ?? ""}a statement that fails, each in turn`, () => {
       it.each(Object.entries(cases))(
         "%s",
         async (_, some) => {
