@@ -13,6 +13,7 @@ import type {
 } from "./commands.js"
 import type { QueueName } from "./queues.js"
 import type { Reason, ScheduleSpec } from "./state.js"
+import { stories } from "./stories.js"
 
 const second = 1_000
 const minute = 60 * second
@@ -96,13 +97,15 @@ const deadFilter: fc.Arbitrary<DeadFilterSpec> = fc.oneof(
   fc.record({ by: fc.constant("older" as const), than: fc.constantFrom(second, minute) })
 )
 
-const scheduleName = fc.constantFrom<ScheduleName>("often", "often", "often", "often", "cron", "daily")
+const scheduleName = fc.constantFrom<ScheduleName>("often", "often", "often", "cron", "daily")
 
 /** Few, so that some are put again. */
-const scheduleSpec = fc.constantFrom<ScheduleSpec>(
+const often = fc.constantFrom<ScheduleSpec>(
   { queue: "jobs", payload: 0, catchUp: "latest", overlap: "allow" },
   { queue: "jobs", payload: 1, catchUp: "latest", overlap: "skip" },
-  { queue: "jobs", payload: 0, priority: 3, catchUp: "skip", overlap: "allow" },
+  { queue: "jobs", payload: 0, priority: 3, catchUp: "skip", overlap: "allow" }
+)
+const seldom = fc.constantFrom<ScheduleSpec>(
   { queue: "mail", payload: 0, expires: 30 * second, catchUp: "all", overlap: "allow" },
   { queue: "mail", payload: 1, maxAttempts: 1, catchUp: "all", overlap: "skip" }
 )
@@ -161,7 +164,11 @@ const requeue = (queue: fc.Arbitrary<QueueName>) => {
 }
 
 const schedule = fc.oneof(
-  { weight: 4, arbitrary: tagged("schedule", fc.record({ name: scheduleName, spec: scheduleSpec })) },
+  { weight: 3, arbitrary: tagged("schedule", fc.record({ name: fc.constant("often" as const), spec: often })) },
+  {
+    weight: 1,
+    arbitrary: tagged("schedule", fc.record({ name: fc.constantFrom("cron" as const, "daily" as const), spec: seldom }))
+  },
   { weight: 2, arbitrary: tagged("schedulePause", fc.record({ name: scheduleName })) },
   { weight: 2, arbitrary: tagged("scheduleResume", fc.record({ name: scheduleName })) },
   { weight: 2, arbitrary: tagged("scheduleRemove", fc.record({ name: scheduleName })) },
@@ -223,6 +230,10 @@ const command = (about: QueueName): fc.Arbitrary<Command> => {
   return fc.oneof(
     { weight: 60, arbitrary: one },
     { weight: 24, arbitrary: apart(queue) },
+    {
+      weight: 6,
+      arbitrary: fc.constantFrom(...stories(about)).map((commands) => ({ _tag: "story" as const, commands }))
+    },
     {
       weight: 10,
       arbitrary: transaction(fc.oneof({ weight: 6, arbitrary: one }, { weight: 1, arbitrary: inner }), 5)

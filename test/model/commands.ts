@@ -97,12 +97,18 @@ export interface Transaction {
   readonly commands: ReadonlyArray<Simple | Transaction>
 }
 
-export type Command = Simple | Apart | Transaction
+/** One after the other: what seldom comes about by chance. */
+export interface Story {
+  readonly _tag: "story"
+  readonly commands: ReadonlyArray<Simple | Apart>
+}
+
+export type Command = Simple | Apart | Transaction | Story
 
 /** Boundaries lie at whole periods from an offset; the second is said as a cron expression. */
 export const schedules = {
   often: { period: minute, offset: 0, rule: { every: "1 minute" } },
-  cron: { period: 30 * minute, offset: 0, rule: { cron: "*/30 * * * *" } },
+  cron: { period: 6 * hour, offset: 0, rule: { cron: "0 */6 * * *" } },
   daily: { period: 24 * hour, offset: 3.5 * hour, rule: { cron: "30 3 * * *" } }
 } as const
 export type ScheduleName = keyof typeof schedules

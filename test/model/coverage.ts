@@ -2,7 +2,7 @@
 
 const settles = ["ack", "retry", "fail", "release", "snooze"]
 
-/** In a short form each of these happens, on each engine. */
+/** Each of these happens in the short form, on each engine. */
 const wanted: ReadonlyArray<string> = [
   ...["", ": batch", ": none", ": ready", ": delayed", ": blocked", ": deduplicated", ": replaced"].map(
     (way) => `enqueue${way}`
@@ -22,7 +22,9 @@ const wanted: ReadonlyArray<string> = [
   "ackMany: mixed",
   ...["", ": progress", ": lease lost", ": after the lease's end"].map((way) => `heartbeat${way}`),
   ...["cancelled", "requested", "tooLate"].map((way) => `cancel: ${way}`),
-  ...["any", "all", "orderingKey", "dedupeKey", "state"].map((by) => `cancelMany: ${by}`),
+  "cancelMany",
+  ...["any", "all", "orderingKey", "dedupeKey", "state"].map((by) => `jobs by: ${by}`),
+  ...["any", "all", "orderingKey", "reason", "error", "older"].map((by) => `letters by: ${by}`),
   ...["changed", "leased", "tooLate"].map((way) => `change: ${way}`),
   "clear",
   "pause: changed",

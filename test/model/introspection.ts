@@ -61,9 +61,6 @@ const placeOf = ({ state }: Scene, id: number): string | undefined =>
         ? "Completed"
         : undefined
 
-/** The longest there is: a schedule that catches up makes hundreds of jobs. */
-const page = { limit: 1_000 }
-
 export const apiAgrees = (scene: Scene, name: QueueName) =>
   Effect.gen(function* () {
     const { state } = scene
@@ -78,23 +75,23 @@ export const apiAgrees = (scene: Scene, name: QueueName) =>
     const mine = state.live.filter((job) => job.queue === name).sort(byId)
     agree(
       "list",
-      (yield* queue.list(page)).map(seenLive),
-      mine.slice(0, page.limit).map((job) => live(scene, job))
+      (yield* queue.list({ limit: 1_000 })).map(seenLive),
+      mine.map((job) => live(scene, job))
     )
     const running = mine.filter(({ lease }) => lease !== null)
     running.sort((a, b) => (a.lease?.deadline ?? 0) - (b.lease?.deadline ?? 0) || byId(a, b))
     agree(
       "running",
-      (yield* queue.running(page)).map(seenLive),
-      running.slice(0, page.limit).map((job) => live(scene, job))
+      (yield* queue.running({ limit: 1_000 })).map(seenLive),
+      running.map((job) => live(scene, job))
     )
     const letters = state.dead
       .filter((letter) => letter.queue === name)
       .sort((a, b) => b.diedAt - a.diedAt || byId(b, a))
     agree(
       "deadLetters.list",
-      (yield* queue.deadLetters.list(page)).map(({ id, reason }) => ({ id, reason })),
-      letters.slice(0, page.limit).map(({ id, reason }) => ({ id, reason }))
+      (yield* queue.deadLetters.list({ limit: 1_000 })).map(({ id, reason }) => ({ id, reason })),
+      letters.map(({ id, reason }) => ({ id, reason }))
     )
     const last = scene.ids.at(-1)
     if (last === undefined) return

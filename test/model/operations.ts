@@ -17,6 +17,7 @@ export const pick = <A>(list: ReadonlyArray<A>, at: number): A | undefined =>
 
 export const selected = (scene: Scene, queue: QueueName, filter: LiveFilterSpec): ReadonlyArray<Job> => {
   const { ids, state } = scene
+  scene.count(`jobs by: ${filter.by}`)
   const fits = (job: Job): boolean => {
     switch (filter.by) {
       case "all":
@@ -61,7 +62,7 @@ const tally = <A extends string>(none: Readonly<Record<A, number>>, outcomes: Re
 
 export const cancelledMany = (scene: Scene, { filter, queue }: Of<"cancelMany">, answer: Answer<unknown>): void => {
   const outcomes = selected(scene, queue, filter).map((job) => cancelOne(scene, job))
-  scene.count(`cancelMany: ${filter.by}`)
+  scene.count("cancelMany")
   agree("cancelMany", answer, { ok: tally({ cancelled: 0, requested: 0, tooLate: 0 }, outcomes) })
 }
 
@@ -103,6 +104,7 @@ export const setPaused = (scene: Scene, queue: QueueName, paused: boolean, answe
 /** Oldest first. */
 export const letters = (scene: Scene, queue: QueueName, filter: DeadFilterSpec): ReadonlyArray<Letter> => {
   const { ids, state } = scene
+  scene.count(`letters by: ${filter.by}`)
   const fits = (letter: Letter): boolean => {
     switch (filter.by) {
       case "all":

@@ -6,7 +6,7 @@ import { Effect, TestClock } from "effect"
 import type { EngineServices } from "../support/engines.js"
 import { ask, deadFilter, definition, enqueueReal, liveFilter, scheduleOf, settleReal } from "./calls.js"
 import { claimed, claimedNarrow, holds, readyFor, settled } from "./claims.js"
-import type { Command, LiveFilterSpec, Simple, Transaction } from "./commands.js"
+import type { Command, LiveFilterSpec, Simple, Story, Transaction } from "./commands.js"
 import { complete } from "./ends.js"
 import { enqueued } from "./enqueue.js"
 import { apiAgrees } from "./introspection.js"
@@ -186,7 +186,7 @@ const inTransaction = (scene: Scene, { commands, end }: Transaction): Run =>
     if (scene.depth > 0) scene.count(`transaction: nested, ${committed ? "committed" : "rolled back"}`)
   })
 
-const apart = (scene: Scene, command: Command): Run => {
+const apart = (scene: Scene, command: Exclude<Command, Story>): Run => {
   const { state } = scene
   switch (command._tag) {
     case "transaction":
@@ -240,6 +240,8 @@ export const step = (
   command: Command
 ): Effect.Effect<void, unknown, EngineServices | SqlClient.SqlClient> =>
   Effect.gen(function* () {
+    if (command._tag === "story")
+      return yield* Effect.forEach(command.commands, (one) => step(scene, one), { discard: true })
     scene.executed++
     if (scene.depth > 0) scene.count(`within a transaction: ${command._tag}`)
     yield* apart(scene, command)

@@ -58,7 +58,7 @@ export interface Tally {
   draining: number
 }
 
-const mostCommands = 100
+const mostCommands = 80
 
 /** Real time that shrinking may take: what it has come to by then is told. */
 const shrinkingMillis = 60_000
