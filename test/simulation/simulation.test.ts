@@ -10,9 +10,10 @@ import { faultKinds } from "./faults.js"
 import { hostCount } from "./fleet.js"
 import { type Life, type Report, simulate } from "./simulate.js"
 
-const days = isLong ? 1 : 0.2
-const life = (seed: number): Life => ({ seed, days, calls: 180, troubles: 60 })
-const seeds = runs(200, 1_000)
+const days = isLong ? 1 : 0.06
+const life = (seed: number): Life =>
+  isLong ? { seed, days, calls: 180, troubles: 60 } : { seed, days, calls: 60, troubles: 20 }
+const seeds = runs(60, 1_000)
 
 /** Lines of the trace that are shown of a life that went wrong. */
 const shown = 60
@@ -89,6 +90,6 @@ test("the same seed gives a byte-identical trace", () => {
   for (let seed = first; seed < first + Math.min(seeds, 5); seed++) {
     const trace = live(seed).trace.join("\n")
     expect(live(seed).trace.join("\n") === trace).toBe(true)
-    expect(trace.length).toBeGreaterThan(10_000)
+    expect(trace.length).toBeGreaterThan(5_000)
   }
 })
