@@ -3,7 +3,7 @@ import { Queue } from "alkstore"
 import { Effect } from "effect"
 import type { FaultServices } from "./engines.js"
 import { dangling } from "./state.js"
-import { claim, type World } from "./world.js"
+import { acksOf, claim, type World } from "./world.js"
 
 const distinct = (rows: ReadonlyArray<Readonly<Record<string, unknown>>>): ReadonlyArray<string> => [
   ...new Set(rows.map(({ queue }) => String(queue)))
@@ -29,10 +29,7 @@ export const drain = (world: World): Effect.Effect<ReadonlyArray<string>, unknow
       yield* store.sweepExpired()
       for (const queue of distinct(jobs)) {
         const rows = yield* claim(queue, 100)
-        yield* store.settle(
-          queue,
-          rows.map(({ id, token }) => ({ _tag: "Ack" as const, id, token }))
-        )
+        yield* store.settle(queue, acksOf(rows))
       }
       // Keys that letters hold are let go by hand
       if (round >= rounds / 2)

@@ -3,6 +3,7 @@ import { Queue } from "alkstore"
 import { Effect, Schema } from "effect"
 import type { NewJob } from "../../src/services/QueueStore.js"
 import type { ClaimedRow } from "../../src/services/Settlement.js"
+import { newJob } from "../support/rows.js"
 import type { Database, FaultServices } from "./engines.js"
 
 export interface World {
@@ -37,21 +38,14 @@ export interface Case {
 }
 
 export const job = (payload: unknown, fields: Partial<NewJob> = {}): NewJob => ({
+  ...newJob,
   payload: JSON.stringify(payload),
-  priority: 0,
-  maxAttempts: 20,
-  delayMillis: 0,
-  runAt: null,
-  expiresMillis: null,
-  expiresAt: null,
-  dedupeKey: null,
-  dedupeScope: null,
-  dedupeWindowMillis: null,
-  replace: false,
-  orderingKey: null,
-  headers: null,
   ...fields
 })
+
+/** Acks of claimed rows. */
+export const acksOf = (rows: ReadonlyArray<{ readonly id: number; readonly token: number }>) =>
+  rows.map(({ id, token }) => ({ _tag: "Ack" as const, id, token }))
 
 export const enqueue = (queue: string, ...jobs: ReadonlyArray<NewJob>) =>
   Effect.flatMap(Queue.Queue, (store) => store.enqueue(queue, jobs))

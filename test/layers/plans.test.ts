@@ -29,6 +29,7 @@ import { fromStart, sweep } from "../../src/layers/Queue/statements/sweep.js"
 import type { StoreError } from "../../src/services/Errors.js"
 import type { Settlement } from "../../src/services/Settlement.js"
 import { createDatabase } from "../support/postgres.js"
+import { newJob } from "../support/rows.js"
 
 /** Rows of each kind beside what is claimed. */
 const many = 20_000
@@ -80,22 +81,6 @@ const hot = (names: Names, leased: ReadonlyArray<Leased>): Readonly<Record<strin
     "sweep for queues": (session) => sweep[names.engine](names, false).nextLeased(session, ""),
     ...Object.fromEntries(moves)
   }
-}
-
-const newJob = {
-  payload: "{}",
-  priority: 0,
-  maxAttempts: 20,
-  delayMillis: 0,
-  runAt: null,
-  expiresMillis: null,
-  expiresAt: null,
-  dedupeKey: null,
-  dedupeScope: null,
-  dedupeWindowMillis: null,
-  replace: false,
-  orderingKey: null,
-  headers: null
 }
 
 /** What ordering keys add: jobs of ten keys that have others, of ten that have none, and all that become free. */

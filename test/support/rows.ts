@@ -1,4 +1,5 @@
-/** Claimed rows, for what is decided without a database. */
+/** Jobs and claimed rows as the services have them. */
+import type { NewJob } from "../../src/services/QueueStore.js"
 import type { ClaimedRow } from "../../src/services/Settlement.js"
 
 export const claimedRow = (row: Partial<ClaimedRow> = {}): ClaimedRow => ({
@@ -29,3 +30,20 @@ export const claimedRow = (row: Partial<ClaimedRow> = {}): ClaimedRow => ({
   claimedMonotonic: 0,
   ...row
 })
+
+/** A job to enqueue, with nothing said of it. */
+export const newJob: NewJob = {
+  payload: "{}",
+  priority: 0,
+  maxAttempts: 20,
+  delayMillis: 0,
+  runAt: null,
+  expiresMillis: null,
+  expiresAt: null,
+  dedupeKey: null,
+  dedupeScope: null,
+  dedupeWindowMillis: null,
+  replace: false,
+  orderingKey: null,
+  headers: null
+}

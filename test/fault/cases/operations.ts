@@ -3,6 +3,7 @@ import { Queue } from "alkstore"
 import { Effect } from "effect"
 import type { Service as Operations } from "../../../src/services/Operations.js"
 import {
+  acksOf,
   type Case,
   claimed,
   died,
@@ -47,10 +48,7 @@ const retained = (queue: string) =>
     const service = yield* store
     yield* service.define(settings(queue, { retainCompletedMillis: 9_000_000 }), "producer")
     const rows = yield* claimed(queue, job("a"))
-    yield* service.settle(
-      queue,
-      rows.map(({ id, token }) => ({ _tag: "Ack" as const, id, token }))
-    )
+    yield* service.settle(queue, acksOf(rows))
   })
 
 /** A letter that holds its ordering key, and one that waits behind it. */

@@ -4,6 +4,7 @@ import { Effect } from "effect"
 import type { Service as Operations } from "../../../src/services/Operations.js"
 import type { NewJob } from "../../../src/services/QueueStore.js"
 import {
+  acksOf,
   bury,
   type Case,
   claim,
@@ -144,7 +145,7 @@ export const queueCases: Omit<CasesOf<Queue.Service>, keyof Operations> = {
       prepare: (world) =>
         Effect.gen(function* () {
           const { queue, rows } = yield* ordered(world)
-          const done = rows.map(({ id, token }) => ({ _tag: "Ack" as const, id, token }))
+          const done = acksOf(rows)
           // In a transaction the pass is left to the next claim
           yield* Effect.flatMap(store, (service) => service.transaction(service.settle(queue, done)))
           return claim(queue)
@@ -233,12 +234,7 @@ export const queueCases: Omit<CasesOf<Queue.Service>, keyof Operations> = {
             `UPDATE ${world.database.table("dead_letters")} SET died_at = 1 WHERE queue = '${world.name("old")}'`
           )
           const { queue: keyed, rows } = yield* ordered({ ...world, name: (suffix) => world.name(`keyed-${suffix}`) })
-          yield* service.transaction(
-            service.settle(
-              keyed,
-              rows.map(({ id, token }) => ({ _tag: "Ack" as const, id, token }))
-            )
-          )
+          yield* service.transaction(service.settle(keyed, acksOf(rows)))
           return service.sweepExpired()
         }),
       alone: true

@@ -2,7 +2,7 @@
 import { Clock, Queue, Transfer, Wake } from "alkstore"
 import { Chunk, Effect, Stream } from "effect"
 import { tables } from "../state.js"
-import { claimed, died, enqueue, job, settings, sweepLater, type World } from "../world.js"
+import { acksOf, claimed, died, enqueue, job, settings, sweepLater, type World } from "../world.js"
 import { type CasesOf, drained, silent } from "./enumerate.js"
 
 export const wakeCases: CasesOf<Wake.Service> = {
@@ -25,10 +25,7 @@ const furnish = ({ name }: World) =>
     yield* store.define(settings(queue, { retainCompletedMillis: 9_000_000 }), "producer")
     yield* died(queue, job("dead", { orderingKey: "l" }))
     const rows = yield* claimed(queue, job("done", { dedupeKey: "w", dedupeWindowMillis: 9_000_000 }))
-    yield* store.settle(
-      queue,
-      rows.map(({ id, token }) => ({ _tag: "Ack" as const, id, token }))
-    )
+    yield* store.settle(queue, acksOf(rows))
     yield* enqueue(queue, job("a", { dedupeKey: "a" }), job("b", { orderingKey: "k" }), job("c", { orderingKey: "k" }))
     yield* store.setPaused(queue, true)
   })
