@@ -240,9 +240,14 @@ export const workerLeasesSuite: Suite = (engine, options) => {
         )
         yield* queue.enqueue(1)
         yield* Testing.advance("32 seconds")
-        yield* Testing.advance("29500 millis")
+        yield* Testing.advance("29 seconds")
         late = false
-        const mine = yield* claimOne(queue, { visibilityTimeout: "1 hour" })
+        // Between the end of the lease and the answer to its claim, a second later: without wakes both come a poll later
+        let mine: Job.Job<unknown> | undefined
+        for (let step = 0; step < 12 && mine === undefined; step++) {
+          yield* Testing.advance("250 millis")
+          mine = (yield* queue.claim({ visibilityTimeout: "1 hour" }))[0]
+        }
         yield* Testing.advance("10 seconds")
         expect(of("LeaseLost")[0]).toMatchObject({ job: { attempt: 1 } })
         // Each is told once, whatever its late settle finds
@@ -250,7 +255,7 @@ export const workerLeasesSuite: Suite = (engine, options) => {
         expect(lost).toEqual([...new Set(lost)])
         expect((yield* worker.status).lost).toBe(lost.length)
         expect(runs).toBe(0)
-        yield* mine.ack
+        yield* mine?.ack ?? Effect.dieMessage("nobody but the worker could claim it")
         yield* expectEmpty(queue)
       })
     )
