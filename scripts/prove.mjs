@@ -35,7 +35,9 @@ const prove = ({ args, suite }, { runs, seed, short }) => {
 }
 
 await new Command("prove")
-  .description("Runs the long form of a suite that tries to break the product: model, fault, crash or simulation.")
+  .description(
+    "Runs the long form of a suite that tries to break the product: model, fault, crash, simulation, formal or security."
+  )
   .argument("<suite>", "its folder under test")
   .argument("[vitest...]", "passed on to vitest, behind a --")
   .option("--runs <count>", "how many runs, sequences or seeds; each suite has a default of its own", count)
