@@ -46,7 +46,7 @@ const errors: Surface = (text) =>
   Effect.gen(function* () {
     const id = yield* dead((job) => job.fail(text))
     const letter = yield* Effect.flatMap(Fixed.deadLetters.get(id), Option.fromNullable)
-    if (text.length > 0) yield* Fixed.deadLetters.list({ error: text, limit: 1 })
+    yield* Fixed.deadLetters.list({ error: text === "" ? "none" : text, limit: 1 })
     yield* Fixed.deadLetters.purge({ id })
     return [beginning(text, letter.errors[0]?.message)]
   })

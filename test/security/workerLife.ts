@@ -61,7 +61,7 @@ const working = (engine: Context.Context<Pg.Services>, elsewhere: Context.Contex
     const tags = new Set<string>()
     const worker = yield* Worker.make(Work, {
       retry: Schedule.spaced(1),
-      visibilityTimeout: "1 second",
+      visibilityTimeout: "5 seconds",
       handler: (job): Effect.Effect<unknown, unknown> => {
         if (job.payload === "fail") return Job.fatal("no")
         if (job.payload === "long") return Effect.zipRight(Effect.ignore(job.heartbeat({ long: true })), Effect.never)
