@@ -109,7 +109,8 @@ describe.each([postgres, sqliteFile])("$name", (engine) => {
           const handlers = Object.fromEntries([[name, () => Effect.sync(() => handled.push(name))]])
           yield* Schedules.put(Schedules.make(name, { cron: "@daily", queue, payload: { _tag: name } }))
           yield* Schedules.trigger(name)
-          expect(yield* Lock.withLock(name)(Lock.list)).toMatchObject([{ name }])
+          const held = yield* Lock.withLock(name)(Lock.list)
+          expect(held.map((lock) => lock.name)).toContain(name)
           const supervisor = yield* Supervisor.make([
             Supervisor.worker(queue, { name, handlers: handlers as never, retry: Schedule.stop })
           ])

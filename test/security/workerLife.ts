@@ -45,7 +45,9 @@ const byHand = Effect.gen(function* () {
 })
 
 const locksAndSchedules = Effect.gen(function* () {
-  expect(yield* Lock.withLock("a lock")(Lock.list)).toMatchObject([{ name: "a lock" }])
+  // Beside the sweeper's
+  const held = yield* Lock.withLock("a lock")(Lock.list)
+  expect(held.map(({ name }) => name)).toContain("a lock")
   const lease = yield* Lock.acquire("another")
   yield* Effect.flatMap(Lock.renew(lease), Lock.release)
   yield* Schedules.put(Nightly)
