@@ -88,7 +88,7 @@ describe.each([postgres, sqliteFile])("$name", (engine) => {
           if (Either.isLeft(result))
             expect(result.left).toMatchObject({ _tag: expect.stringMatching(/^(InvalidArgument|StoreError)$/) })
         }),
-        { seed, numRuns: runs(120, 5_000) }
+        { seed, numRuns: runs(80, 5_000) }
       )
       expect(await run(sql("SELECT note FROM canary"))).toEqual(Either.right([{ note: "alive" }]))
     },

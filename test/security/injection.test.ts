@@ -109,7 +109,7 @@ describe.each([postgres, sqliteFile])("$name", (engine) => {
       const texts$ = name.includes("queue") ? fc.oneof(hostile, hostileName) : hostile
       await fc.assert(
         fc.asyncProperty(texts$, (text) => check(surface, text, harmless)),
-        { seed, numRuns: runs(15, 400) }
+        { seed, numRuns: runs(10, 400) }
       )
       expect(await run(canary)).toEqual(alive)
     },
