@@ -17,6 +17,7 @@ import { migrate } from "./layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "./layers/Queue/SqlQueue.js"
 import * as SqlSchedules from "./layers/Schedules/SqlSchedules.js"
 import * as SqlTransfer from "./layers/Transfer/SqlTransfer.js"
+import { makeEchoes } from "./layers/Wake/echoes.js"
 import * as PgWake from "./layers/Wake/PgWake.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import { Clock } from "./services/Clock.js"
@@ -134,6 +135,7 @@ const make = (options: Options, seams: Seams) =>
     yield* migrate(db, options.migrate === false ? "verify" : "migrate")
     const poll = Duration.decode(options.pollInterval ?? "5 seconds")
     const notify = options.notify ?? true
+    const echoes = makeEchoes()
     const wake =
       seams.wake ??
       (options.listen === false
@@ -143,12 +145,13 @@ const make = (options: Options, seams: Seams) =>
             channel: names.channel,
             pollInterval: poll,
             connectTimeoutMillis: settings.connectTimeoutMillis,
-            probeTimeoutMillis: 2_000
+            probeTimeoutMillis: 2_000,
+            echoes
           }))
     const base = Layer.merge(wake, Layer.succeed(Clock, clock))
     const engine = Layer.provideMerge(
       Layer.mergeAll(
-        SqlQueue.layer(db, { notify }),
+        SqlQueue.layer(db, { notify, echoes }),
         SqlLock.layer(db),
         SqlSchedules.layer(db, { notify }),
         SqlTransfer.layer(db, { notify })

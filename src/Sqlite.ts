@@ -4,11 +4,13 @@
  * @since 0.1.0
  */
 
-import type { SqlClient } from "@effect/sql"
+import { Reactivity } from "@effect/experimental"
+import { SqlClient } from "@effect/sql"
 import { SqliteClient } from "@effect/sql-sqlite-node"
-import { Cause, type ConfigError, Duration, Effect, Layer, Schedule } from "effect"
+import { Cause, type ConfigError, Context, Duration, Effect, Layer, Schedule } from "effect"
 import { makeClock } from "./layers/Clock/ProcessClock.js"
 import type { Database } from "./layers/Database/Database.js"
+import { makeFileClient } from "./layers/Database/fileClient.js"
 import { makeSqliteDatabase, prepareSqlite, type SqliteSettings } from "./layers/Database/SqliteDatabase.js"
 import { type Names, sqliteNames } from "./layers/engine.js"
 import * as SqlLock from "./layers/Lock/SqlLock.js"
@@ -158,7 +160,12 @@ export const layerFile = (
 
 /** Opening a file may meet another process that is just switching it to WAL: the driver throws, we try again. */
 const layerClient = (filename: string) =>
-  SqliteClient.layer({ filename }).pipe(
+  Layer.scopedContext(
+    Effect.map(makeFileClient(filename), (client) =>
+      Context.make(SqliteClient.SqliteClient, client).pipe(Context.add(SqlClient.SqlClient, client))
+    )
+  ).pipe(
+    Layer.provide(Reactivity.layer),
     Layer.catchAllCause((cause) => Layer.fail(storeError("connect", Cause.squash(cause)))),
     Layer.retry(
       Schedule.intersect(

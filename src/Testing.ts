@@ -139,7 +139,7 @@ export const enqueued = <A, I>(
     const service = yield* Queue
     const rows = yield* service.list(queue.name, { limit: 10_000, after: 0 })
     return yield* Effect.forEach(rows, (row) =>
-      Effect.flatMap(decoder(queue.payload)(row.payload), (payload) =>
+      decoder(queue.payload)(row.payload, (payload) =>
         Effect.map(
           Effect.mapError(
             payload,

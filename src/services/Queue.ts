@@ -144,8 +144,8 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
       const { jobs } = yield* receiving(name, queue.claim(request))
       const claimed: Array<Job<A>> = []
       for (const row of jobs) {
-        const payload = yield* decode(row.payload)
-        const job = yield* makeJob(queue, row, Either.getOrUndefined(payload) as A)
+        const payload = yield* decode(row.payload, Effect.succeed)
+        const job = makeJob(queue, row, Either.getOrUndefined(payload) as A)
         if (Either.isRight(payload)) claimed.push(job.handle)
         // What was claimed beside it is in hand, whatever becomes of this one
         else

@@ -47,23 +47,27 @@ export const encoder = <A, I>(queue: string, schema: Schema.Schema<A, I>) => {
 }
 
 /**
- * Decodes stored texts: the payload, or why this process cannot read it. Never fails, never dies. A Schema that needs
- * no effect, as nearly all, costs none.
+ * Decodes stored texts: the payload, or why this process cannot read it, and goes on with that. Never fails, never dies by
+ * itself. A Schema that needs no effect, as nearly all, costs none.
  */
 export const decoder = <A, I>(schema: Schema.Schema<A, I>) => {
   const decode = Schema.decodeUnknown(schema)
-  return (text: string): Effect.Effect<Either.Either<A, string>> =>
-    Effect.suspend((): Effect.Effect<Either.Either<A, string>> => {
-      try {
-        const result = decode(JSON.parse(text))
-        if (Either.isEither(result)) return Effect.succeed(Either.mapLeft(result as Either.Either<A, unknown>, reason))
-        return result.pipe(
-          Effect.mapError(reason),
-          Effect.catchAllDefect((defect) => Effect.fail(reason(defect))),
-          Effect.either
-        )
-      } catch (error) {
-        return Effect.succeed(Either.left(reason(error)))
-      }
+  const parse = (text: string): Either.Either<A, string> | Effect.Effect<Either.Either<A, string>> => {
+    try {
+      const result = decode(JSON.parse(text))
+      if (Either.isEither(result)) return Either.mapLeft(result as Either.Either<A, unknown>, reason)
+      return result.pipe(
+        Effect.mapError(reason),
+        Effect.catchAllDefect((defect) => Effect.fail(reason(defect))),
+        Effect.either
+      )
+    } catch (error) {
+      return Either.left(reason(error))
+    }
+  }
+  return <B, E, R>(text: string, then: (payload: Either.Either<A, string>) => Effect.Effect<B, E, R>) =>
+    Effect.suspend((): Effect.Effect<B, E, R> => {
+      const parsed = parse(text)
+      return Either.isEither(parsed) ? then(parsed) : Effect.flatMap(parsed, then)
     })
 }

@@ -2,7 +2,7 @@
  * The ways to enqueue: payloads encoded, options checked, and the jobs sent. What is bad input is found before anything
  * is written. No generators here and no needless steps: each is paid for with every job.
  */
-import { Chunk, Effect, Either, Stream } from "effect"
+import { Chunk, Context, Effect, Either, Stream } from "effect"
 import { type Defaults, type EnqueueOptions, placement } from "./EnqueueOptions.js"
 import { type EnqueueError, InvalidArgument, type InvalidPayload } from "./Errors.js"
 import type { encoder } from "./encode.js"
@@ -32,6 +32,10 @@ const optionsFrom = <A>(job: (payload: A, index: number) => EnqueueOptions, payl
     catch: (error) =>
       new InvalidArgument({ argument: "options", message: `options: the function threw: ${describe(error)}` })
   })
+
+/** The service, in one step of the runtime; an enqueue takes it with every job. */
+const withQueue = <B, E>(use: (queue: Queue["Type"]) => Effect.Effect<B, E>): Effect.Effect<B, E, Queue> =>
+  Effect.withFiberRuntime((fiber) => use(Context.get(fiber.currentContext as Context.Context<Queue>, Queue)))
 
 /** A job of a placement: field by field, since a copy by spread would cost more than all else about it. */
 const placed = (rest: Omit<NewJob, "payload">, payload: string): NewJob => ({
@@ -87,9 +91,13 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
       : Effect.map(text, (payload) => placed(rest.right, payload))
   }
 
-  const send = (queue: Queue["Type"], jobs: ReadonlyArray<NewJob>) => {
-    if (jobs.length === 0) return Effect.succeed([])
-    const sent = sending(name, jobs, (carried) => queue.enqueue(name, carried))
+  const send = <B>(
+    queue: Queue["Type"],
+    jobs: ReadonlyArray<NewJob>,
+    answer: (receipts: ReadonlyArray<Receipt>) => B
+  ): Effect.Effect<B, EnqueueError> => {
+    if (jobs.length === 0) return Effect.succeed(answer([]))
+    const sent = sending(name, jobs, (carried) => queue.enqueue(name, carried), answer)
     const define = queue.define(settings, "producer")
     return define === Effect.void ? sent : Effect.zipRight(define, sent)
   }
@@ -131,19 +139,19 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
   }
 
   const enqueueMany: EnqueueVerbs<A>["enqueueMany"] = (payloads, job) =>
-    Effect.flatMap(Queue, (queue) =>
+    withQueue((queue) =>
       Either.isLeft(checked)
         ? Effect.fail(checked.left)
-        : Effect.flatMap(gather(payloads, job), (jobs) => send(queue, jobs))
+        : Effect.flatMap(gather(payloads, job), (jobs) => send(queue, jobs, (receipts) => receipts))
     )
 
   const enqueue: EnqueueVerbs<A>["enqueue"] = (payload, job) =>
-    Effect.flatMap(Queue, (queue) => {
+    withQueue((queue) => {
       if (Either.isLeft(checked)) return Effect.fail(checked.left)
       const prepared = prepare(payload, 0, job)
       const first = ([receipt]: ReadonlyArray<Receipt>) => receipt as Receipt
-      if (!Either.isEither(prepared)) return Effect.flatMap(prepared, (row) => Effect.map(send(queue, [row]), first))
-      return Either.isLeft(prepared) ? Effect.fail(prepared.left) : Effect.map(send(queue, [prepared.right]), first)
+      if (!Either.isEither(prepared)) return Effect.flatMap(prepared, (row) => send(queue, [row], first))
+      return Either.isLeft(prepared) ? Effect.fail(prepared.left) : send(queue, [prepared.right], first)
     })
 
   return {

@@ -63,62 +63,61 @@ export interface Hooks {
 }
 
 /** The handle and, for whoever claimed, what to do with a payload that cannot be decoded. */
-export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: A, hooks: Hooks = {}) =>
-  Effect.sync(() => {
-    const settle = (settlement: () => Settlement.Settlement): Effect.Effect<void, SettleError> =>
-      Effect.suspend(() => {
-        const wanted = settlement()
-        const settled = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) =>
-          outcome === "done" ? Effect.sync(() => hooks.onSettled?.(wanted)) : Effect.fail(leaseLost(row))
-        )
-        return settling(row, wanted, hooks.onSettled !== undefined, settled)
-      })
-    const now = Effect.map(queue.monotonic, (at) => Math.floor(row.claimedAt + at - row.claimedMonotonic))
-    const lease = {
-      queue: row.queue,
-      jobId: row.id,
-      token: row.token,
-      attempt: row.attempt,
-      deadline: row.deadline,
-      visibilityMillis: row.visibilityMillis
-    }
-    const delayed = (argument: string, delay: unknown, fallback: number) =>
-      delay === undefined ? Either.right(fallback) : checkDuration(argument, delay)
-    const error = (at: number, value: unknown) =>
-      jobError({ at, attempt: row.attempt, kind: "failure", error: value ?? "given back by job.retry or job.fail" })
-    // Assigned, not spread: a literal that begins with a spread costs many times as much
-    const handle: Job<A> = Object.assign(jobInfo(row), {
-      payload,
-      lease,
-      ack: settle(() => Settlement.done(row)),
-      retry: (options = {}) =>
-        Effect.flatMap(delayed("delay", options.delay, Settlement.defaultDelayMillis(row.failures + 1)), (delay) =>
-          Effect.flatMap(now, (at) => settle(() => Settlement.failed(row, error(at, options.error), delay)))
-        ),
-      fail: (value) => Effect.flatMap(now, (at) => settle(() => Settlement.fatal(row, error(at, value)))),
-      release: settle(() => Settlement.givenBack(row, 0)),
-      snooze: (delay) =>
-        Effect.flatMap(checkDuration("delay", delay), (millis) => settle(() => Settlement.givenBack(row, millis))),
-      heartbeat: (progress) =>
-        Effect.flatMap(checkProgress(progress), (text) => {
-          if (hooks.heartbeat !== undefined) return hooks.heartbeat(text)
-          return queue
-            .renew([{ id: row.id, token: row.token, visibilityMillis: row.visibilityMillis, progress: text }])
-            .pipe(
-              Effect.flatMap(([outcome]) =>
-                outcome === "lost" || outcome === "gone" ? Effect.fail(leaseLost(row)) : Effect.void
-              )
+export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: A, hooks: Hooks = {}) => {
+  const settle = (settlement: () => Settlement.Settlement): Effect.Effect<void, SettleError> =>
+    Effect.suspend(() => {
+      const wanted = settlement()
+      const settled = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) =>
+        outcome === "done" ? Effect.sync(() => hooks.onSettled?.(wanted)) : Effect.fail(leaseLost(row))
+      )
+      return settling(row, wanted, hooks.onSettled !== undefined, settled)
+    })
+  const now = Effect.map(queue.monotonic, (at) => Math.floor(row.claimedAt + at - row.claimedMonotonic))
+  const lease = {
+    queue: row.queue,
+    jobId: row.id,
+    token: row.token,
+    attempt: row.attempt,
+    deadline: row.deadline,
+    visibilityMillis: row.visibilityMillis
+  }
+  const delayed = (argument: string, delay: unknown, fallback: number) =>
+    delay === undefined ? Either.right(fallback) : checkDuration(argument, delay)
+  const error = (at: number, value: unknown) =>
+    jobError({ at, attempt: row.attempt, kind: "failure", error: value ?? "given back by job.retry or job.fail" })
+  // Assigned, not spread: a literal that begins with a spread costs many times as much
+  const handle: Job<A> = Object.assign(jobInfo(row), {
+    payload,
+    lease,
+    ack: settle(() => Settlement.done(row)),
+    retry: (options = {}) =>
+      Effect.flatMap(delayed("delay", options.delay, Settlement.defaultDelayMillis(row.failures + 1)), (delay) =>
+        Effect.flatMap(now, (at) => settle(() => Settlement.failed(row, error(at, options.error), delay)))
+      ),
+    fail: (value) => Effect.flatMap(now, (at) => settle(() => Settlement.fatal(row, error(at, value)))),
+    release: settle(() => Settlement.givenBack(row, 0)),
+    snooze: (delay) =>
+      Effect.flatMap(checkDuration("delay", delay), (millis) => settle(() => Settlement.givenBack(row, millis))),
+    heartbeat: (progress) =>
+      Effect.flatMap(checkProgress(progress), (text) => {
+        if (hooks.heartbeat !== undefined) return hooks.heartbeat(text)
+        return queue
+          .renew([{ id: row.id, token: row.token, visibilityMillis: row.visibilityMillis, progress: text }])
+          .pipe(
+            Effect.flatMap(([outcome]) =>
+              outcome === "lost" || outcome === "gone" ? Effect.fail(leaseLost(row)) : Effect.void
             )
+          )
+      })
+  } satisfies Omit<Job<A>, keyof JobInfo>)
+  return {
+    handle,
+    undecodable: (message: string) =>
+      Effect.flatMap(now, (at) => {
+        const wanted = Settlement.undecodable(row, at, message)
+        return Effect.map(queue.settle(row.queue, [wanted]), ([outcome]) => {
+          if (outcome === "done") countSettled(row, wanted)
         })
-    } satisfies Omit<Job<A>, keyof JobInfo>)
-    return {
-      handle,
-      undecodable: (message: string) =>
-        Effect.flatMap(now, (at) => {
-          const wanted = Settlement.undecodable(row, at, message)
-          return Effect.map(queue.settle(row.queue, [wanted]), ([outcome]) => {
-            if (outcome === "done") countSettled(row, wanted)
-          })
-        })
-    }
-  })
+      })
+  }
+}

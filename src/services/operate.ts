@@ -150,7 +150,7 @@ export const makeDeadLetters = ({ check, payload, settings }: Target): DeadLette
         accepts: (text) =>
           to === undefined || to.settings.name === name
             ? Effect.succeed(true)
-            : Effect.map(decode(text), Either.isRight)
+            : decode(text, (payload) => Effect.succeed(Either.isRight(payload)))
       })
     }),
     purge: Effect.fn("Queue.deadLetters.purge")(function* (filter) {

@@ -137,11 +137,12 @@ const spanned = <E, R>(
 }
 
 /** An enqueue, counted, as a producer's span whose context its jobs carry. */
-export const sending = <E, R>(
+export const sending = <A, E, R>(
   queue: string,
   jobs: ReadonlyArray<NewJob>,
-  send: (jobs: ReadonlyArray<NewJob>) => Effect.Effect<ReadonlyArray<Receipt>, E, R>
-): Effect.Effect<ReadonlyArray<Receipt>, E, R> =>
+  send: (jobs: ReadonlyArray<NewJob>) => Effect.Effect<ReadonlyArray<Receipt>, E, R>,
+  answer: (receipts: ReadonlyArray<Receipt>) => A
+): Effect.Effect<A, E, R> =>
   Effect.map(
     Effect.withFiberRuntime<ReadonlyArray<Receipt>, E, R>((fiber) => {
       const enabled = fiber.getFiberRef(FiberRef.currentTracerEnabled)
@@ -151,7 +152,7 @@ export const sending = <E, R>(
     }),
     (receipts) => {
       received(queue, receipts)
-      return receipts
+      return answer(receipts)
     }
   )
 

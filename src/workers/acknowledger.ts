@@ -4,13 +4,14 @@
  */
 import { Effect } from "effect"
 import { outageRetry } from "../schedule/Polling.js"
+import { retryWhile } from "../schedule/retryWhile.js"
 import type { StoreError } from "../services/Errors.js"
 import { errorsOf, jobError } from "../services/History.js"
 import type { Settlement, SettleOutcome } from "../services/Settlement.js"
 import { forget, type Held, type WorkerState } from "./held.js"
 
-/** Half a thousand rows per statement is where more stops paying. */
-const batchSize = 500
+/** Half a thousand rows per statement is where more stops paying; what a claim took, and a little more, goes in one. */
+const batchSize = 1_000
 
 const lockedRetryMillis = 20
 
@@ -71,23 +72,18 @@ const bare = (settlement: Settlement): Settlement => {
 }
 
 const settle = (state: WorkerState, batch: ReadonlyArray<Held>, settlements: ReadonlyArray<Settlement>) =>
-  state.queue.settle(state.queueName, settlements, { skipLocked: true }).pipe(
-    Effect.catchTags({
+  Effect.matchEffect(state.queue.settle(state.queueName, settlements, { skipLocked: true }), {
+    onFailure: (error) => {
       // The acknowledger runs outside of every transaction
-      ForeignTransaction: (error) => Effect.die(error),
-      TransactionOpen: (error) => Effect.die(error)
-    }),
-    Effect.tapError((error) =>
-      Effect.sync(() => {
-        if (error.operation !== "connect") for (const held of batch) held.sent = true
-      })
-    ),
-    Effect.tap((outcomes) =>
-      Effect.sync(() => {
-        for (const [index, held] of batch.entries()) answered(state, held, outcomes[index] ?? "lost")
-      })
-    )
-  )
+      if (error._tag !== "StoreError") return Effect.die(error)
+      if (error.operation !== "connect") for (const held of batch) held.sent = true
+      return Effect.fail(error)
+    },
+    onSuccess: (outcomes) => {
+      for (const [index, held] of batch.entries()) answered(state, held, outcomes[index] ?? "lost")
+      return Effect.void
+    }
+  })
 
 /** One job that the database refuses never keeps the others from moving on, nor itself. */
 const oneByOne = (state: WorkerState, batch: ReadonlyArray<Held>) =>
@@ -117,19 +113,19 @@ const oneByOne = (state: WorkerState, batch: ReadonlyArray<Held>) =>
   )
 
 const flush = (state: WorkerState, batch: ReadonlyArray<Held>) =>
-  settle(
-    state,
-    batch,
-    batch.map((held) => held.settlement as Settlement)
-  ).pipe(
-    Effect.asVoid,
+  retryWhile(
     Effect.catchIf(
+      settle(
+        state,
+        batch,
+        batch.map((held) => held.settlement as Settlement)
+      ),
       (error: StoreError) => !error.retryable,
       () => oneByOne(state, batch)
     ),
-    Effect.retry({ schedule: outageRetry, while: (error) => error.retryable }),
-    Effect.catchAll((error) => Effect.logError(`queue ${state.queueName}: settling failed`, error))
-  )
+    outageRetry,
+    (error) => error.retryable
+  ).pipe(Effect.catchAll((error) => Effect.logError(`queue ${state.queueName}: settling failed`, error)))
 
 /**
  * While jobs wait for a slot, more are about to end: as long as each turn of the other fibers brings some, they are

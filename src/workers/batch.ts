@@ -57,11 +57,11 @@ export const performBatch =
       const members: Array<Held> = []
       const jobs: Array<Job<A>> = []
       for (const held of [...run.members]) {
-        const payload = yield* decode(held.row.payload)
+        const payload = yield* decode(held.row.payload, Effect.succeed)
         if (Either.isLeft(payload)) yield* unreadable(state, run, held, payload.left)
         else if (held.phase === "running") {
           members.push(held)
-          jobs.push(yield* handleOf(state, held, payload.right))
+          jobs.push(handleOf(state, held, payload.right))
         }
       }
       if (!isNonEmptyReadonlyArray(jobs)) return undefined

@@ -2,8 +2,9 @@
  * The fetcher: one per worker, claims for all its handlers. It drains before it waits; it waits for a wake, the next
  * due job, the next lease's end or the safety poll, whichever is first.
  */
-import { Effect } from "effect"
+import { Effect, type Fiber } from "effect"
 import { outageRetry, restMillis, sleepMillis } from "../schedule/Polling.js"
+import { retryWhile } from "../schedule/retryWhile.js"
 import type { ClaimPosition, ClaimResult } from "../services/QueueStore.js"
 import type { ClaimedRow } from "../services/Settlement.js"
 import * as Settlement from "../services/Settlement.js"
@@ -49,7 +50,12 @@ export const makeStarter = (state: WorkerState, perform: Perform, makeFork: (run
   const start = () => {
     for (let run = take(); run !== undefined; run = take()) fork(run)
   }
-  const fork = makeFork({ take, start, life: (run, scope, goOn) => runJob(state, run, perform, scope, start, goOn) })
+  const fork = makeFork({
+    take,
+    start,
+    pressing: () => state.buffer.length <= state.refillAt,
+    life: (run, scope, goOn) => runJob(state, run, perform, scope, start, goOn)
+  })
   return { start }
 }
 
@@ -96,20 +102,52 @@ const take = (state: WorkerState, starter: Starter, result: ClaimResult): void =
     else state.buffer.push(held)
   }
   if (result.jobs.length > 0) state.holding.unsafeOpen()
+  state.refillAt = result.more ? Math.floor(prefetch(state) / 2) : -1
   starter.start()
   const [first] = state.buffer
   const { maxWaitMillis, visibilityMillis } = state.policy
   if (first !== undefined) arm(state, first.row.claimedMonotonic + (maxWaitMillis || visibilityMillis / 3))
 }
 
-/** Ends when the latch opens, at the latest after so long: with one fiber, where a race takes several. */
-const within = (latch: Effect.Latch, millis: number): Effect.Effect<void> =>
-  Effect.flatMap(Effect.forkDaemon(Effect.zipRight(Effect.sleep(millis), latch.open)), (alarm) =>
-    Effect.ensuring(
-      latch.await,
-      Effect.sync(() => alarm.unsafeInterruptAsFork(alarm.id()))
-    )
-  )
+/**
+ * Opens a latch at the latest at some instant, which may be set anew at any time: for each of many short waits, without a
+ * fiber for each. It ends with the fiber that sets it.
+ */
+const makeAlarm = (state: WorkerState, latch: Effect.Latch) => {
+  let due = Number.POSITIVE_INFINITY
+  let fiber: Fiber.RuntimeFiber<void> | undefined
+  /** When that fiber looks next: at `due`, or before. */
+  let looks = 0
+
+  const sleep: Effect.Effect<void> = Effect.flatMap(state.clock.monotonic, (now) => {
+    if (due === Number.POSITIVE_INFINITY) {
+      fiber = undefined
+      return Effect.void
+    }
+    if (now < due) {
+      looks = due
+      return Effect.zipRight(Effect.sleep(sleepMillis(due - now)), sleep)
+    }
+    fiber = undefined
+    return latch.open
+  })
+
+  return {
+    set: (millis: number): Effect.Effect<void> =>
+      Effect.flatMap(state.clock.monotonic, (now) => {
+        due = now + millis
+        if (fiber !== undefined && looks <= due) return Effect.void
+        fiber?.unsafeInterruptAsFork(fiber.id())
+        looks = due
+        return Effect.map(Effect.fork(sleep), (forked) => {
+          fiber = forked
+        })
+      }),
+    clear: (): void => {
+      due = Number.POSITIVE_INFINITY
+    }
+  }
+}
 
 export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<never> => {
   let lastProbe = Number.NEGATIVE_INFINITY
@@ -119,6 +157,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   /** Whether the last claim began at one: nothing more was found there, not nothing at all. */
   let hinted = false
   let wakesHeard = 0
+  let alarm = makeAlarm(state, state.nudge)
 
   const claimed = Effect.sync(() => {
     state.claiming = false
@@ -134,6 +173,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       const heard = wakesHeard
       hinted = !probe && after !== undefined
       state.claiming = true
+      state.refillAt = -1
       const result = yield* state.queue.claim({
         queue: state.queueName,
         limit,
@@ -178,20 +218,22 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     const due = more && nextInMillis === 0 ? poll : nextInMillis
     if (!more) fruitless = 0
     const millis = Math.min(poll, due, more ? Math.min(1_000, 5 * 2 ** fruitless++) : poll)
-    const woken = within(state.nudge, sleepMillis(millis))
-    return Effect.zipRight(limit === 0 ? Effect.raceFirst(woken, state.room.await) : woken, state.nudge.close)
+    const woken = Effect.zipRight(alarm.set(millis), state.nudge.await)
+    return Effect.flatMap(limit === 0 ? Effect.raceFirst(woken, state.room.await) : woken, () => {
+      alarm.clear()
+      return state.nudge.close
+    })
   }
 
   /** Wakes are nudges like others: so that who rests waits for one thing. */
-  const wakes = Effect.forever(
-    Effect.zipRight(
-      state.subscription.await,
-      Effect.suspend(() => {
-        after = undefined
-        wakesHeard++
-        return state.nudge.open
-      })
-    )
+  const heard = Effect.map(state.subscription.await, () => {
+    after = undefined
+    wakesHeard++
+    state.nudge.unsafeOpen()
+  })
+  const wakes = Effect.zipRight(
+    Effect.whileLoop({ while: () => true, body: () => heard, step: () => undefined }),
+    Effect.never
   )
 
   const turns = Effect.gen(function* () {
@@ -201,10 +243,9 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       state.telemetry.waits(false)
       return yield* state.room.await
     }
-    const result = yield* claim(limit, ahead).pipe(
-      Effect.tapError(outage),
-      Effect.retry(outageRetry),
-      Effect.orElse(() => Effect.never)
+    const result = yield* Effect.orElse(
+      retryWhile(Effect.tapError(claim(limit, ahead), outage), outageRetry, () => true),
+      () => Effect.never
     )
     if (state.paused || state.draining) return
     if (result.more && result.jobs.length > 0) {
@@ -215,5 +256,9 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     state.telemetry.waits(!result.more && !result.paused)
     yield* rest(result, limit, yield* state.wake.state)
   }).pipe(Effect.forever)
-  return Effect.raceFirst(turns, wakes)
+  // A loop that is started again after a defect has lost the fiber of its alarm
+  const begun = Effect.sync(() => {
+    alarm = makeAlarm(state, state.nudge)
+  })
+  return Effect.raceFirst(Effect.zipRight(begun, turns), wakes)
 }

@@ -71,6 +71,8 @@ export interface WorkerState {
   /** By lease token: one job may be here twice, under an old lease and a new one. */
   readonly held: Map<number, Held>
   readonly buffer: Array<Held>
+  /** As soon as no more than so many are left there, the fetcher wants its turn, to claim more meanwhile. */
+  refillAt: number
   /** Handlers that run now: slots in use. */
   running: number
   stuck: number

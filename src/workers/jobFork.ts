@@ -31,6 +31,8 @@ export interface Runs {
   readonly take: () => Run | undefined
   /** A fiber each for whatever else there is to run. */
   readonly start: () => void
+  /** Whether others have to have their turn before the next run: handlers that need no time would leave them none. */
+  readonly pressing: () => boolean
 }
 
 /** Performs a run, and others after it, in a fiber that belongs to no other: it ends by itself, or by an interrupt. */
@@ -82,7 +84,7 @@ export const makeJobFork = <R>(
   runtime: Runtime.Runtime<R>,
   queue: string,
   worker: string,
-  { life, start, take }: Runs
+  { life, pressing, start, take }: Runs
 ): JobFork => {
   const outer = FiberRefs.getOrDefault(runtime.fiberRefs, FiberRef.currentLogAnnotations).pipe(
     HashMap.set("worker", worker as unknown),
@@ -108,7 +110,7 @@ export const makeJobFork = <R>(
       if (isClean(fiber, status.runtimeFlags)) run = take()
       if (run !== undefined) run.fiber = fiber
       start()
-      return Effect.void
+      return run !== undefined && pressing() ? Effect.yieldNow() : Effect.void
     })
 
     const one = () => {

@@ -49,6 +49,7 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       telemetry,
       held: new Map(),
       buffer: [],
+      refillAt: -1,
       running: 0,
       stuck: 0,
       paused: false,

@@ -3,6 +3,7 @@
  */
 import { Effect, Either, type Exit, type Scope } from "effect"
 import type { SettleError } from "../services/Errors.js"
+import type { decoder } from "../services/encode.js"
 import { leaseLost, makeJob } from "../services/handle.js"
 import type { Job } from "../services/Job.js"
 import * as Settlement from "../services/Settlement.js"
@@ -12,8 +13,8 @@ import { inTransaction } from "./transactional.js"
 /** The handler for a payload, or undefined when there is none for its tag. */
 export type Dispatch<A> = (payload: A) => ((job: Job<A>) => Effect.Effect<unknown, unknown, Scope.Scope>) | undefined
 
-/** Decodes a payload, or says why it cannot. */
-export type Decode<A> = (text: string) => Effect.Effect<Either.Either<A, string>>
+/** Decodes a payload, or says why it cannot, and goes on. */
+export type Decode<A> = ReturnType<typeof decoder<A, unknown>>
 
 /**
  * Does the work of a run. Success is the end of each of its members, by lease token, where the handler has told them
@@ -25,22 +26,19 @@ export type Perform = (
 ) => Effect.Effect<ReadonlyMap<number, Exit.Exit<unknown, unknown>> | undefined, unknown, Scope.Scope>
 
 export const handleOf = <A>(state: WorkerState, held: Held, payload: A) =>
-  Effect.map(
-    makeJob(state.queue, held.row, payload, {
-      heartbeat: (progress): Effect.Effect<void, SettleError> =>
-        Effect.suspend(() => {
-          if (held.phase !== "running" || held.stop !== undefined) return Effect.fail(leaseLost(held.row))
-          if (progress !== undefined) held.progress = progress
-          held.beat = true
-          state.beats.unsafeOpen()
-          return Effect.void
-        }),
-      onSettled: (settlement) => {
-        held.settledByHand = settlement
-      }
-    }),
-    ({ handle }) => handle
-  )
+  makeJob(state.queue, held.row, payload, {
+    heartbeat: (progress): Effect.Effect<void, SettleError> =>
+      Effect.suspend(() => {
+        if (held.phase !== "running" || held.stop !== undefined) return Effect.fail(leaseLost(held.row))
+        if (progress !== undefined) held.progress = progress
+        held.beat = true
+        state.beats.unsafeOpen()
+        return Effect.void
+      }),
+    onSettled: (settlement) => {
+      held.settledByHand = settlement
+    }
+  }).handle
 
 /** Calls a handler. What it throws is caught here: there are values that the runtime itself cannot bear to catch. */
 export const call = <J, B, E, R>(handler: (jobs: J) => Effect.Effect<B, E, R>, jobs: J): Effect.Effect<B, E, R> => {
@@ -65,12 +63,21 @@ export const performOne =
   <A>(decode: Decode<A>, dispatch: Dispatch<A>): Perform =>
   (state, run) => {
     const held = run.members[0] as Held
-    return Effect.flatMap(decode(held.row.payload), (payload): Effect.Effect<undefined, unknown, Scope.Scope> => {
+    return decode(held.row.payload, (payload): Effect.Effect<undefined, unknown, Scope.Scope> => {
       const handler = Either.isRight(payload) ? dispatch(payload.right) : undefined
       if (Either.isLeft(payload)) return Effect.as(unreadable(state, run, held, payload.left), undefined)
       if (handler === undefined)
         return Effect.as(unreadable(state, run, held, "this worker has no handler for its tag"), undefined)
-      const handled = Effect.flatMap(handleOf(state, held, payload.right), (job) => call(handler, job))
-      return Effect.as(state.policy.transactional ? inTransaction(state, held, handled) : handled, undefined)
+      const job = handleOf(state, held, payload.right)
+      return Effect.as(
+        state.policy.transactional
+          ? inTransaction(
+              state,
+              held,
+              Effect.suspend(() => call(handler, job))
+            )
+          : call(handler, job),
+        undefined
+      )
     })
   }

@@ -506,10 +506,12 @@ describe("SQLite", () => {
       expect(bad, `${name}: ${plan.join("; ")}`).toEqual([])
     }
     // A search by the queue alone would still walk all of it
-    expect(plans.get("claim_priority")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority<\?\)/)
+    expect(plans.get("claim_next")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority<\?\)/)
     expect(plans.get("claim_ready")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority=\? AND visible_at[<>]\?/)
     expect(plans.get("claim_next")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority=\? AND visible_at>\?\)/)
-    expect(plans.get("claim_leases")?.join()).toMatch(/jobs_leased \(queue=\?\).*jobs_begun \(queue=\?\)/)
+    expect(plans.get("claim_first")?.join()).toMatch(
+      /jobs_leased \(queue=\?\).*jobs_waiting \(queue=\?\).*jobs_begun \(queue=\?\)/
+    )
     // Not one of a long key's jobs is looked at but the first
     expect(plans.get("advance")?.join()).toMatch(/jobs_ordered \(queue=\? AND ordering_key=\?\)/)
     expect(plans.get("advance")?.join()).toMatch(/jobs_head \(queue=\? AND ordering_key=\?\)/)

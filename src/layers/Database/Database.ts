@@ -33,8 +33,10 @@ export interface Database {
   ) => Effect.Effect<A, TransactionOpen | StoreError>
   /** Whether the calling fiber is inside a transaction of our client that `joined` would join. */
   readonly joins: Effect.Effect<boolean>
-  /** Where a write of the calling fiber would go: `elsewhere` is whatever `joined` has to decide. */
-  readonly stands: Effect.Effect<"inside" | "outside" | "elsewhere">
+  /** Goes on with where a write of the calling fiber would go: `elsewhere` is whatever `joined` has to decide. */
+  readonly standing: <A, E>(
+    then: (stands: "inside" | "outside" | "elsewhere") => Effect.Effect<A, E>
+  ) => Effect.Effect<A, E>
   readonly transaction: <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E | StoreError, R>
   readonly holdsWriteLock: Effect.Effect<boolean>
   /** Ends when the transaction that is open now, if any, has ended: for wakes after a commit. */
@@ -89,13 +91,15 @@ export const ambient = <A, E>(
     return then(ambientOf(context, ours), Context.get(context, TransactionMode) === "outside")
   })
 
-/** See `Database.stands`. */
-export const stands = (ours: Connection): Database["stands"] =>
-  ambient(ours, (transaction, independent) =>
-    Effect.succeed(
-      transaction._tag === "None" ? "outside" : transaction._tag === "Own" && !independent ? "inside" : "elsewhere"
+/** See `Database.standing`. */
+export const standing =
+  (ours: Connection): Database["standing"] =>
+  (then) =>
+    ambient(ours, (transaction, independent) =>
+      then(
+        transaction._tag === "None" ? "outside" : transaction._tag === "Own" && !independent ? "inside" : "elsewhere"
+      )
     )
-  )
 
 /** See `Database.joins`. */
 export const joins = (ours: Connection): Effect.Effect<boolean> =>
@@ -128,15 +132,21 @@ export const detached = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A
 /** Statements that are being executed now, and all that ever were: what `alkstore/Testing` waits for. */
 export const activity = { open: 0, total: 0 }
 
-const closed = Effect.sync(() => {
+/** A call of the database begins, */
+export const opened = (): void => {
+  activity.open++
+  activity.total++
+}
+
+/** and has ended. */
+export const ended = (): void => {
   activity.open--
-})
+}
 
 export const tracked = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.suspend(() => {
-    activity.open++
-    activity.total++
-    return Effect.ensuring(self, closed)
+    opened()
+    return Effect.ensuring(self, Effect.sync(ended))
   })
 
 /** The values of a statement's parameters, in order; a missing one is a defect of ours. */

@@ -6,10 +6,12 @@
 import { Effect, type Schedule } from "effect"
 import pg from "pg"
 import { conflictRetry } from "../../schedule/Polling.js"
+import { retryWhile } from "../../schedule/retryWhile.js"
 import type { StoreError } from "../../services/Errors.js"
 import type { Row, Session, Statement } from "../engine.js"
 import { connecting, storeError } from "../storeError.js"
-import { type Access, positional, tracked } from "./Database.js"
+import { type Access, ended, opened, positional } from "./Database.js"
+import { makeTurns } from "./turns.js"
 
 export interface PgSettings {
   /** Connections for everything but LISTEN: at least 2. */
@@ -61,6 +63,10 @@ const unnamed = /^(26000|42P05|0A000)$/
 /** How a session may be left after an error: these say nothing about the connection. */
 const harmless: ReadonlySet<string> = new Set(["conflict", "busy", "constraint", "denied", "schema", "full"])
 
+/** A list of numbers as the server reads it: the driver would look through each for characters to be quoted. */
+const listed = (value: unknown): unknown =>
+  Array.isArray(value) && value.every(Number.isSafeInteger) ? `{${value.join(",")}}` : value
+
 class Slot {
   client: pg.Client | undefined
   broken = false
@@ -74,9 +80,7 @@ const destroy = (client: pg.Client): void => {
 export const makePgConnections = (config: pg.ClientConfig, settings: PgSettings): Effect.Effect<PgConnections> =>
   Effect.gen(function* () {
     const slots = Array.from({ length: settings.connections }, () => new Slot())
-    const all = yield* Effect.makeSemaphore(settings.connections)
-    // Enqueues never take the last connection: leases come first
-    const enqueues = yield* Effect.makeSemaphore(settings.connections - 1)
+    const turns = makeTurns(settings.connections)
     const retry: Schedule.Schedule<unknown> = conflictRetry
     const idle: Array<Slot> = [...slots]
     let prepare = settings.prepare
@@ -132,71 +136,81 @@ export const makePgConnections = (config: pg.ClientConfig, settings: PgSettings)
         })
       })
 
-    const query = (client: pg.Client, statement: Statement, values: ReadonlyArray<unknown>, named: boolean) =>
-      Effect.async<ReadonlyArray<Row>, unknown>((resume) => {
+    const query = (
+      client: pg.Client,
+      statement: Statement,
+      values: ReadonlyArray<unknown>,
+      named: boolean,
+      refused: (error: Error) => Effect.Effect<ReadonlyArray<Row>, StoreError>
+    ): Effect.Effect<ReadonlyArray<Row>, StoreError> =>
+      Effect.async((resume) => {
         const request = {
           text: statement.text,
           values: values as Array<unknown>,
           ...(named ? { name: nameOf(statement) } : {})
         }
         client.query(request, (error: Error | null, result: pg.QueryResult<Row>) => {
-          resume(error ? Effect.fail(error) : Effect.succeed(result.rows ?? []))
+          resume(error ? refused(error) : Effect.succeed(result.rows ?? []))
         })
       })
 
-    const execute = (client: pg.Client, statement: Statement, parameters: object) =>
-      Effect.suspend(() => {
-        const values = positional(statement, parameters as Record<string, unknown>)
-        return query(client, statement, values, prepare).pipe(
-          Effect.catchIf(
-            (error) => prepare && unnamed.test(String((error as { code?: unknown }).code)),
-            () => {
-              prepare = false
-              return query(client, statement, values, false)
-            }
-          ),
-          Effect.mapError((error) => storeError(statement.name, error))
-        )
-      })
-
-    const session = (slot: Slot, client: pg.Client): Session => ({
-      writes: true,
-      joined: false,
-      execute: (statement, parameters) =>
-        Effect.tapError(execute(client, statement, parameters), (error) =>
-          Effect.sync(() => {
-            // A statement cut short by its deadline leaves a connection of unknown state; a read-only server is a lost one
-            if (!harmless.has(error.reason)) slot.broken = true
+    const session = (slot: Slot, client: pg.Client): Session => {
+      const failed = (statement: Statement, cause: unknown) => {
+        const error = storeError(statement.name, cause)
+        // A statement cut short by its deadline leaves a connection of unknown state; a read-only server is a lost one
+        if (!harmless.has(error.reason)) slot.broken = true
+        return Effect.fail(error)
+      }
+      return {
+        writes: true,
+        joined: false,
+        pid: (client as unknown as { readonly processID?: number | null }).processID ?? undefined,
+        execute: (statement, parameters) => {
+          const values = positional(statement, parameters as Record<string, unknown>).map(listed)
+          return query(client, statement, values, prepare, (error) => {
+            if (!prepare || !unnamed.test(String((error as { code?: unknown }).code))) return failed(statement, error)
+            prepare = false
+            return query(client, statement, values, false, (again) => failed(statement, again))
           })
-        )
-    })
+        }
+      }
+    }
 
     const withSlot = <A>(
       operation: string,
       use: (session: Session) => Effect.Effect<A, StoreError>
-    ): Effect.Effect<A, StoreError> =>
-      Effect.suspend(() => {
-        if (closed) return Effect.fail(storeError(operation, new Error("the layer is closed"), "connection"))
-        const slot = idle.pop() as Slot
-        if (slot.broken) drop(slot)
-        return (slot.client === undefined ? connect(slot) : Effect.succeed(slot.client)).pipe(
-          Effect.flatMap((client) => use(session(slot, client))),
-          Effect.ensuring(
-            Effect.sync(() => {
-              if (slot.broken || closed) drop(slot)
-              idle.push(slot)
-            })
-          )
-        )
+    ): Effect.Effect<A, StoreError> => {
+      if (closed) return Effect.fail(storeError(operation, new Error("the layer is closed"), "connection"))
+      const slot = idle.pop() as Slot
+      opened()
+      const done = () => {
+        ended()
+        if (slot.broken || closed) drop(slot)
+        idle.push(slot)
+      }
+      if (slot.broken) drop(slot)
+      const { client } = slot
+      const used =
+        client === undefined
+          ? Effect.flatMap(connect(slot), (made) => use(session(slot, made)))
+          : Effect.suspend(() => use(session(slot, client)))
+      return Effect.matchCauseEffect(used, {
+        onFailure: (cause) => {
+          done()
+          return Effect.failCause(cause)
+        },
+        onSuccess: (value) => {
+          done()
+          return Effect.succeed(value)
+        }
       })
+    }
 
     return {
       use: (access, operation, use) => {
-        const once = Effect.uninterruptibleMask((restore) =>
-          Effect.flatMap(restore(all.take(1)), () => Effect.ensuring(tracked(withSlot(operation, use)), all.release(1)))
-        )
-        const retried = Effect.retry(once, { schedule: retry, while: (error) => error.reason === "conflict" })
-        return access === "enqueue" ? enqueues.withPermits(1)(retried) : retried
+        // Enqueues never take the last connection: leases come first
+        const once = turns.take(() => withSlot(operation, use), access === "enqueue")
+        return retryWhile(once, retry, ({ reason }) => reason === "conflict")
       },
       close: Effect.async<void>((resume) => {
         closed = true

@@ -17,7 +17,7 @@ import {
   positional,
   type Refused,
   refuseForeign,
-  stands,
+  standing,
   tracked,
   type Verb
 } from "./Database.js"
@@ -83,6 +83,7 @@ export const makePgDatabase = (
           const bound: Session = {
             writes: true,
             joined: false,
+            pid: session.pid,
             execute: (text, parameters) => session.execute(text, withNow(parameters, now))
           }
           return extent === "transaction" ? inTransaction(bound, verb) : verb(bound)
@@ -100,7 +101,7 @@ export const makePgDatabase = (
         }),
       apart,
       joins: joins(ours),
-      stands: stands(ours),
+      standing: standing(ours),
       transaction: makeTransaction(sql, { begin: "BEGIN" }),
       holdsWriteLock: Effect.succeed(false),
       afterTransaction: Effect.void

@@ -2,11 +2,12 @@
  * SQLite: one connection per client, one writer per file. Writes take the write lock first (BEGIN IMMEDIATE), so that
  * no read of theirs can be outdated, and wait for it asynchronously, so that the event loop goes on.
  */
-import type { SqlClient, SqlError } from "@effect/sql"
+import type { SqlClient } from "@effect/sql"
 import { Context, Duration, Effect, Exit, FiberRef, type Schedule, Scope } from "effect"
 import { busyRetry } from "../../schedule/Polling.js"
+import { retryWhile } from "../../schedule/retryWhile.js"
 import type { Service as ClockService } from "../../services/Clock.js"
-import type { StoreError, TransactionOpen } from "../../services/Errors.js"
+import { StoreError, type TransactionOpen } from "../../services/Errors.js"
 import type { Names, Row, Session } from "../engine.js"
 import { storeError } from "../storeError.js"
 import {
@@ -16,14 +17,17 @@ import {
   type Connection,
   type Database,
   type Extent,
+  ended,
   joins,
+  opened,
   type Refused,
   refuseForeign,
   refuseOpen,
-  stands,
+  standing,
   tracked,
   type Verb
 } from "./Database.js"
+import { type Lent, lentBy } from "./fileClient.js"
 import { makeTransaction } from "./transaction.js"
 import { makeWrites } from "./writes.js"
 
@@ -43,19 +47,20 @@ let generation = 0
 
 const run = (
   connection: Connection,
+  operation: string,
   text: string,
   parameters?: object
-): Effect.Effect<ReadonlyArray<Row>, SqlError.SqlError> =>
-  Effect.tapError(
+): Effect.Effect<ReadonlyArray<Row>, StoreError> =>
+  Effect.mapError(
     connection.execute(
       generation === 0 ? text : `${text} -- ${generation}`,
       parameters === undefined ? [] : [parameters],
       undefined
     ),
-    (error) =>
-      Effect.sync(() => {
-        if (error.message.startsWith("Failed to prepare")) generation++
-      })
+    (error) => {
+      if (error.message.startsWith("Failed to prepare")) generation++
+      return storeError(operation, error)
+    }
   )
 
 export const makeSqliteDatabase = (
@@ -75,51 +80,26 @@ export const makeSqliteDatabase = (
         joined,
         execute: (statement, parameters) => {
           parameters.now = now
-          return Effect.mapError(run(connection, statement.text, parameters), (error) =>
-            storeError(statement.name, error)
-          )
+          return run(connection, statement.name, statement.text, parameters)
         }
       }))
 
-    const reserve = Effect.mapError(sql.reserve, (error) => storeError("connect", error))
-
-    /**
-     * Waiting for the one connection can be interrupted; having it cannot. The scope that the client asks for is put into
-     * the fiber's own context for that moment: an effect that provides it would cost more than most statements.
-     */
-    const withConnection = <A>(
-      use: (connection: Connection) => Effect.Effect<A, StoreError>
-    ): Effect.Effect<A, StoreError> =>
-      Effect.uninterruptibleMask((restore) =>
-        Effect.withFiberRuntime<A, StoreError>((fiber) => {
-          const back = FiberRef.set(FiberRef.currentContext, fiber.currentContext)
-          return Effect.flatMap(Scope.make(), (scope) => {
-            const lent = Context.make(Scope.Scope, scope) as Context.Context<never>
-            const reserved = restore(reserve as Effect.Effect<Connection, StoreError>)
-            return Effect.matchCauseEffect(Effect.zipRight(FiberRef.set(FiberRef.currentContext, lent), reserved), {
-              onFailure: (cause) =>
-                Effect.zipRight(Effect.zipRight(back, Scope.close(scope, Exit.void)), Effect.failCause(cause)),
-              onSuccess: (connection) =>
-                Effect.flatMap(Effect.exit(Effect.zipRight(back, tracked(use(connection)))), (exit) =>
-                  Effect.zipRight(Scope.close(scope, exit), exit)
-                )
-            })
-          })
-        })
-      )
+    const lent = lentBy(sql)
+    const withConnection = lent === undefined ? reserving(sql) : borrowing(lent)
 
     const immediately = makeWrites({
       clock,
       limitMillis: Duration.toMillis(settings.busyLimit),
       use: withConnection,
       session: (connection) => session(connection, true, false),
-      run: (connection, text, operation) =>
-        Effect.mapError(run(connection, text), (error) => storeError(operation, error))
+      run: (connection, text, operation) => run(connection, operation, text)
     })
 
     const reading = <A>(verb: Verb<A>) =>
-      withConnection((connection) => Effect.flatMap(session(connection, false, false), verb)).pipe(
-        Effect.retry({ schedule: retry, while: (error) => error.reason === "busy" })
+      retryWhile(
+        withConnection((connection) => Effect.flatMap(session(connection, false, false), verb)),
+        retry,
+        ({ reason }) => reason === "busy"
       )
 
     const alone = <A>(access: Access, operation: string, verb: Verb<A>, combined?: Combined<A>) =>
@@ -148,13 +128,59 @@ export const makeSqliteDatabase = (
             transaction._tag === "Own" ? Effect.fail(refuseOpen(operation)) : alone(access, operation, verb)
         ),
       joins: joins(ours),
-      stands: stands(ours),
+      standing: standing(ours),
       transaction: makeTransaction(sql, { begin: "BEGIN IMMEDIATE", retryBegin: retry }),
-      holdsWriteLock: heldByUs(sql),
+      holdsWriteLock: lent === undefined ? heldByUs(sql) : Effect.sync(() => !lent.turns.free()),
       // Who waits for the end wakes others then: a client that gives no connection has no open transaction either
       afterTransaction: Effect.asVoid(Effect.either(Effect.scoped(sql.reserve)))
     } satisfies Database
   })
+
+type WithConnection = <A>(use: (connection: Connection) => Effect.Effect<A, StoreError>) => Effect.Effect<A, StoreError>
+
+/** Waiting for the one connection can be interrupted; having it cannot. */
+const borrowing =
+  ({ connection, turns }: Lent): WithConnection =>
+  (use) =>
+    turns.take(() => {
+      opened()
+      return Effect.matchCauseEffect(use(connection), {
+        onFailure: (cause) => {
+          ended()
+          return Effect.failCause(cause)
+        },
+        onSuccess: (value) => {
+          ended()
+          return Effect.succeed(value)
+        }
+      })
+    })
+
+/**
+ * The same with the application's own client. The scope that it asks for is put into the fiber's own context for that
+ * moment: an effect that provides it would cost more than most statements.
+ */
+const reserving = (sql: SqlClient.SqlClient): WithConnection => {
+  const reserve = Effect.mapError(sql.reserve, (error) => storeError("connect", error))
+  return (use) =>
+    Effect.uninterruptibleMask((restore) =>
+      Effect.withFiberRuntime((fiber) => {
+        const back = FiberRef.set(FiberRef.currentContext, fiber.currentContext)
+        return Effect.flatMap(Scope.make(), (scope) => {
+          const lent = Context.make(Scope.Scope, scope) as Context.Context<never>
+          const reserved = restore(reserve as Effect.Effect<Connection, StoreError>)
+          return Effect.matchCauseEffect(Effect.zipRight(FiberRef.set(FiberRef.currentContext, lent), reserved), {
+            onFailure: (cause) =>
+              Effect.zipRight(Effect.zipRight(back, Scope.close(scope, Exit.void)), Effect.failCause(cause)),
+            onSuccess: (connection) =>
+              Effect.flatMap(Effect.exit(Effect.zipRight(back, tracked(use(connection)))), (exit) =>
+                Effect.zipRight(Scope.close(scope, exit), exit)
+              )
+          })
+        })
+      })
+    )
+}
 
 let savepoints = 0
 
@@ -170,13 +196,12 @@ const inSavepoint = <A>(
 ) => {
   if (access === "read") return tracked(verb(connection))
   const name = `alkstore_${++savepoints}`
-  return run(connection, `SAVEPOINT ${name}`).pipe(
-    Effect.mapError((error) => storeError(operation, error)),
+  return run(connection, operation, `SAVEPOINT ${name}`).pipe(
     Effect.zipRight(Effect.exit(verb(connection))),
     Effect.flatMap((exit) =>
       Effect.zipRight(
-        Effect.either(Exit.isSuccess(exit) ? Effect.void : run(connection, `ROLLBACK TO ${name}`)),
-        Effect.zipRight(Effect.either(run(connection, `RELEASE ${name}`)), exit)
+        Effect.either(Exit.isSuccess(exit) ? Effect.void : run(connection, operation, `ROLLBACK TO ${name}`)),
+        Effect.zipRight(Effect.either(run(connection, operation, `RELEASE ${name}`)), exit)
       )
     ),
     Effect.uninterruptible,
@@ -202,9 +227,9 @@ export const prepareSqlite = (sql: SqlClient.SqlClient, settings: SqliteSettings
           `PRAGMA busy_timeout = ${Duration.toMillis(settings.busyTimeout)}`,
           `PRAGMA synchronous = ${settings.synchronous}`
         ],
-        (text) => run(connection, text),
+        (text) => run(connection, "connect", text),
         { discard: true }
       )
     ),
-    Effect.mapError((error) => storeError("connect", error))
+    Effect.mapError((error) => (error instanceof StoreError ? error : storeError("connect", error)))
   )

@@ -76,7 +76,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
     const clock = yield* Clock
     const store = yield* makeStore(db, options)
-    const { advance, advanceNow, advanceSoon, announce, announceNew, verbs } = store
+    const { advance, advanceNow, advanceSoon, announce, announceNew, verbs, wakeNew } = store
     const expiry = makeExpire(store)
     const lapse = makeLapse(store)
     const defined = { producer: new Map<string, QueueSettings>(), worker: new Map<string, QueueSettings>() }
@@ -113,7 +113,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       })
     }
 
-    const gathered = makeGather(db, verbs, announceNew)
+    const gathered = makeGather(db, verbs, wakeNew, options.notify ? options.echoes : undefined)
 
     const place = (queue: string, jobs: ReadonlyArray<NewJob>) => {
       const extent = needsTransaction(jobs) ? "transaction" : undefined
@@ -153,18 +153,20 @@ const make = (db: Database, options: SqlQueueOptions) =>
 
     const enqueueJobs: Service["enqueue"] = (queue, jobs) => {
       if (jobs.length === 0) return Effect.succeed([])
-      return Effect.flatMap(db.stands, (stands) => {
+      return db.standing((stands) => {
         const joins = stands === "inside"
         // Those of a shared statement are announced by whoever sends it
         if (stands === "outside" && gathers(db, jobs))
           return Effect.mapError(gathered(queue, jobs), uncertain(queue, joins))
-        return place(queue, jobs).pipe(
-          Effect.mapError(uncertain(queue, joins)),
-          Effect.tap((receipts) => {
-            const told = receipts.some(({ replaced }) => replaced) ? announce([queue]) : announceNew(queue)
-            return jobs.some((job) => job.orderingKey !== null) ? Effect.zipRight(advanceNow(queue), told) : told
-          })
-        )
+        return Effect.flatMap(Effect.mapError(place(queue, jobs), uncertain(queue, joins)), (receipts) => {
+          const told = receipts.some(({ replaced }) => replaced)
+            ? announce([queue])
+            : stands === "outside"
+              ? wakeNew(queue)
+              : announceNew(queue)
+          const keyed = jobs.some((job) => job.orderingKey !== null)
+          return Effect.as(keyed ? Effect.zipRight(advanceNow(queue), told) : told, receipts)
+        })
       })
     }
 

@@ -6,10 +6,12 @@ import { Cause, Effect, Exit, Option } from "effect"
 import { conflictRetry } from "../../schedule/Polling.js"
 import type { StoreError, TransactionOpen } from "../../services/Errors.js"
 import type { NewJob, Receipt } from "../../services/QueueStore.js"
+import { queueTopic } from "../../services/Wake.js"
 import type { Database } from "../Database/Database.js"
 import { type Call, makeGroup } from "../Database/group.js"
 import type { Session } from "../engine.js"
 import { connecting, isUncertain, storeError } from "../storeError.js"
+import type { Echoes } from "../Wake/echoes.js"
 import { isPlain } from "./statements/enqueuePlain.js"
 import type { Verbs } from "./verbs.js"
 
@@ -59,7 +61,12 @@ const byQueue = (calls: Calls): ReadonlyArray<Calls> => {
 }
 
 /** `ring` wakes this process's own workers, whatever becomes of the callers meanwhile. */
-export const makeGather = (db: Database, verbs: Verbs, ring: (queue: string) => Effect.Effect<void>) => {
+export const makeGather = (
+  db: Database,
+  verbs: Verbs,
+  ring: (queue: string) => Effect.Effect<void>,
+  echoes: Echoes | undefined
+) => {
   /** One by one, until the connection is lost: the rest was never sent then. */
   const oneByOne = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> =>
     Effect.gen(function* () {
@@ -87,8 +94,10 @@ export const makeGather = (db: Database, verbs: Verbs, ring: (queue: string) => 
       if (first === undefined) return Effect.succeed(undefined)
       const jobs = calls.length === 1 ? first.input.jobs : calls.flatMap(({ input }) => input.jobs)
       const { queue } = first.input
+      const sent = session.pid === undefined ? undefined : echoes?.begin(session.pid, queueTopic(queue))
       return Effect.matchCauseEffect(verbs.enqueue(session, queue, jobs), {
         onSuccess: (receipts) => {
+          sent?.(true)
           let from = 0
           for (const { end, input } of calls) {
             end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
@@ -97,6 +106,7 @@ export const makeGather = (db: Database, verbs: Verbs, ring: (queue: string) => 
           return Effect.as(ring(queue), undefined)
         },
         onFailure: (cause) => {
+          sent?.(false)
           const error = Option.getOrUndefined(Cause.failureOption(cause))
           const lost = error !== undefined && isUncertain(error)
           // Refused, perhaps for the sake of one of them: nobody fails for another
@@ -109,15 +119,18 @@ export const makeGather = (db: Database, verbs: Verbs, ring: (queue: string) => 
       })
     })
 
-  const sendAll = (session: Session, calls: Calls) =>
-    Effect.gen(function* () {
+  const sendAll = (session: Session, calls: Calls) => {
+    const queues = byQueue(calls)
+    if (queues.length === 1) return Effect.asVoid(send(session, calls))
+    return Effect.gen(function* () {
       let lost: StoreError | undefined
-      for (const some of byQueue(calls)) {
+      for (const some of queues) {
         if (lost === undefined) lost = yield* send(session, some)
         // These were never sent
         else for (const { end } of some) end(Exit.fail(unsent(lost)))
       }
     })
+  }
 
   const group = makeGroup<Enqueue, ReadonlyArray<Receipt>, Failure>((waiting) =>
     db

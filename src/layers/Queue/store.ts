@@ -53,6 +53,8 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
     const announce = (queues: Iterable<string>) => wakeTopics(Array.from(queues, queueTopic))
     /** The same for jobs that have been added. */
     const announceNew = (queue: string) => addition([queueTopic(queue)])
+    /** The same where it is known that no transaction is open. */
+    const wakeNew = (queue: string) => wake.wake([queueTopic(queue)])
 
     // Two passes that met: the unique index has refused the second, which looks again
     const again = <A, E extends TransactionOpen | StoreError>(self: Effect.Effect<A, E>) =>
@@ -100,7 +102,7 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
     const advanceSoon = (queue: string): Effect.Effect<void> =>
       db.names.engine === "sqlite" ? Effect.void : Effect.asVoid(shared(queue))
 
-    return { db, verbs, wakeTopics, announce, announceNew, advance, advanceNow, advanceSoon }
+    return { db, verbs, wakeTopics, announce, announceNew, wakeNew, advance, advanceNow, advanceSoon }
   })
 
 export type Store = Effect.Effect.Success<ReturnType<typeof makeStore>>

@@ -3,6 +3,7 @@
  */
 import type { Database } from "../Database/Database.js"
 import { type Statement, statement } from "../engine.js"
+import type { Echoes } from "../Wake/echoes.js"
 import { claim } from "./statements/claim.js"
 import { counts } from "./statements/counts.js"
 import { define } from "./statements/define.js"
@@ -19,6 +20,8 @@ import { sweep } from "./statements/sweep.js"
 export interface SqlQueueOptions {
   /** Send a NOTIFY with what makes work visible (PostgreSQL). */
   readonly notify: boolean
+  /** Whom to tell of notifications that this process need not hear. */
+  readonly echoes?: Echoes | undefined
 }
 
 export interface Verbs {

@@ -7,6 +7,7 @@ import { type Duration, Effect, Layer } from "effect"
 import pg from "pg"
 import { listenProbe, reconnect } from "../../schedule/Reconnect.js"
 import { Wake } from "../../services/Wake.js"
+import type { Echoes } from "./echoes.js"
 import { makeWakeHub } from "./WakeHub.js"
 
 export interface PgWakeOptions {
@@ -15,6 +16,8 @@ export interface PgWakeOptions {
   readonly pollInterval: Duration.Duration
   readonly connectTimeoutMillis: number
   readonly probeTimeoutMillis: number
+  /** Which notifications need not be heard. */
+  readonly echoes: Echoes
 }
 
 const call = (start: (done: (error: unknown) => void) => void) =>
@@ -58,11 +61,13 @@ export const layer = (options: PgWakeOptions) =>
         )
         client.on("error", () => lost.unsafeOpen())
         client.on("end", () => lost.unsafeOpen())
-        client.on("notification", ({ payload }) =>
-          payload === undefined || payload === "" ? hub.wakeAll() : hub.wake([payload])
-        )
+        client.on("notification", ({ payload, processId }) => {
+          if (payload === undefined || payload === "") hub.wakeAll()
+          else if (!options.echoes.covers(processId, payload)) hub.wake([payload])
+        })
         yield* call((done) => void client.connect(done))
         yield* call((done) => void client.query(`LISTEN ${pg.escapeIdentifier(options.channel)}`, done))
+        options.echoes.changed()
         hub.setState({ _tag: "Live" })
         hub.wakeAll()
         const probe = call((done) => void client.query(`SELECT 1`, done)).pipe(Effect.repeat(listenProbe))

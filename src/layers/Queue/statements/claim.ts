@@ -166,11 +166,6 @@ const earliest = (a: number | null, b: number | null): number | null =>
  */
 const sqlite: Claim = (n) => {
   const waiting = "queue = :queue AND token IS NULL AND visible_at IS NOT NULL"
-  const top = statement(
-    n,
-    "claim_priority",
-    `SELECT priority FROM ${n.jobs} WHERE ${waiting} AND priority < :below ORDER BY priority DESC LIMIT 1`
-  )
   const ready = statement(
     n,
     "claim_ready",
@@ -181,13 +176,17 @@ const sqlite: Claim = (n) => {
   const next = statement(
     n,
     "claim_next",
-    `SELECT visible_at FROM ${n.jobs} WHERE unlikely(queue = :queue) AND token IS NULL AND visible_at IS NOT NULL
-      AND priority = :priority AND visible_at > ${n.now} ORDER BY visible_at LIMIT 1`
+    `SELECT (
+        SELECT visible_at FROM ${n.jobs} WHERE unlikely(queue = :queue) AND token IS NULL AND visible_at IS NOT NULL
+          AND priority = :priority AND visible_at > ${n.now} ORDER BY visible_at LIMIT 1
+      ) AS visible_at,
+      (SELECT priority FROM ${n.jobs} WHERE ${waiting} AND priority < :priority ORDER BY priority DESC LIMIT 1) AS below`
   )
-  const leases = statement(
+  const first = statement(
     n,
-    "claim_leases",
+    "claim_first",
     `SELECT ${leaseEnded(n)} AS lease_ends, ${n.now} AS now, ${pausedQueue(n)} AS paused,
+      (SELECT priority FROM ${n.jobs} WHERE ${waiting} ORDER BY priority DESC LIMIT 1) AS priority,
       (SELECT l.visible_at - l.visibility_ms FROM ${n.jobs} l WHERE l.queue = :queue AND l.token IS NOT NULL ORDER BY l.visible_at - l.visibility_ms DESC LIMIT 1) AS begun`
   )
   const step = statement(
@@ -207,34 +206,35 @@ const sqlite: Claim = (n) => {
     "claim_key",
     `DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = :key AND job_id = :id AND free_at IS NULL`
   )
-  const free = (session: Session, queue: string, taken: ReadonlyArray<Row>) =>
-    Effect.forEach(
-      taken.filter((row) => rareOf(row)[4] === "waiting"),
-      (row) => session.execute(freeKey, { queue, key: rareOf(row)[3], id: row.id }),
-      { discard: true }
-    )
+  const free = (session: Session, queue: string, taken: ReadonlyArray<Row>) => {
+    const freeing = taken.filter((row) => rareOf(row)[4] === "waiting")
+    if (freeing.length === 0) return Effect.void
+    return Effect.forEach(freeing, (row) => session.execute(freeKey, { queue, key: rareOf(row)[3], id: row.id }), {
+      discard: true
+    })
+  }
   return (session, { limit, prefetch, queue, visibilityMillis, worker }, monotonic = 0) =>
     Effect.gen(function* () {
       const wanted = limit + prefetch
-      const [facts] = yield* session.execute(leases, { queue })
+      const [facts] = yield* session.execute(first, { queue })
       const now = int(facts?.now)
       let nextAt = intOrNull(facts?.lease_ends)
       const begun = intOrNull(facts?.begun)
       const lapsed = (nextAt !== null && nextAt <= now) || (begun !== null && begun > now)
       const paused = bool(facts?.paused)
       const seen: Array<Row> = []
-      let below = paused ? -32_769 : 32_768
-      while (seen.length < wanted) {
-        const [found] = yield* session.execute(top, { queue, below })
-        if (found === undefined) break
-        const priority = int(found.priority)
-        const rows = yield* session.execute(ready, { queue, priority, limit: wanted - seen.length })
+      let priority = paused ? null : intOrNull(facts?.priority)
+      while (priority !== null) {
+        const rows: ReadonlyArray<Row> = yield* session.execute(ready, {
+          queue,
+          priority,
+          limit: wanted - seen.length
+        })
         for (const row of rows) seen.push(row)
-        if (seen.length < wanted) {
-          const [due] = yield* session.execute(next, { queue, priority })
-          nextAt = earliest(nextAt, intOrNull(due?.visible_at))
-        }
-        below = priority
+        if (seen.length >= wanted) break
+        const [rest]: ReadonlyArray<Row> = yield* session.execute(next, { queue, priority })
+        nextAt = earliest(nextAt, intOrNull(rest?.visible_at))
+        priority = intOrNull(rest?.below)
       }
       const taken = seen.filter((row, index) => !isExpired(row, now) && (index < limit || !isRisky(row)))
       let rows: ReadonlyArray<ClaimedRow> = []

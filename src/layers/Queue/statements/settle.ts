@@ -177,6 +177,7 @@ const sqlite: Settle = (n) => {
     "ack",
     `DELETE FROM ${n.jobs} WHERE id IN (
       SELECT j.id FROM ${listed("leases", ["id", "token"])} AS i CROSS JOIN ${n.jobs} j NOT INDEXED WHERE j.id = i.id AND j.token = i.token AND ${guard("j.")}
+        AND NOT EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.name = :queue AND q.retain_completed_ms IS NOT NULL)
     ) RETURNING ${leavingColumns}, token`
   )
   const giveBack = statement(
@@ -202,17 +203,19 @@ const sqlite: Settle = (n) => {
   ) =>
     Effect.gen(function* () {
       if (acks.length === 0) return []
-      if (yield* leave.retains(session, queue, call)) {
+      const leases = JSON.stringify(acks.map(({ id, token }) => [id, token]))
+      const gone = yield* session.execute(ack, { queue, leases, lapsedOnly })
+      // None where the queue keeps its completed jobs
+      if (gone.length === 0 && (yield* leave.retains(session, queue, call))) {
         const kept: Array<Row> = []
         for (const { id, token } of acks) {
           const [row] = yield* session.execute(find, { id, token, lapsedOnly })
-          if (row !== undefined) yield* leave.complete(session, row, call)
-          if (row !== undefined) kept.push(row)
+          if (row === undefined) continue
+          yield* leave.complete(session, row, call)
+          kept.push(row)
         }
         return kept
       }
-      const leases = JSON.stringify(acks.map(({ id, token }) => [id, token]))
-      const gone = yield* session.execute(ack, { leases, lapsedOnly })
       for (const row of gone)
         if (row.dedupe_key !== null || row.ordering_key !== null)
           yield* leave.release(session, row, call, intOrNull(row.dedupe_window_ms))

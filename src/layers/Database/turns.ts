@@ -1,0 +1,101 @@
+/**
+ * Turns at what only so many may use at once. A turn that is free is taken without an effect, which is nearly always;
+ * who must wait comes in order, and may be interrupted.
+ */
+import { Effect, Scope } from "effect"
+
+interface Waiter {
+  readonly modest: boolean
+  granted: boolean
+  wake: () => void
+}
+
+type Restore = <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+
+export interface Turns {
+  /**
+   * Runs `use` in a turn, uninterruptibly; only the wait for it can be interrupted. `modest` ones never take the last
+   * turn from the others.
+   */
+  readonly take: <A, E>(use: () => Effect.Effect<A, E>, modest?: boolean) => Effect.Effect<A, E>
+  /** Takes a turn that ends with the scope. */
+  readonly hold: Effect.Effect<void, never, Scope.Scope>
+  /** Whether a turn can be had without waiting. */
+  readonly free: () => boolean
+}
+
+export const makeTurns = (count: number): Turns => {
+  let taken = 0
+  let takenByModest = 0
+  let waiters: Array<Waiter> = []
+
+  const may = (modest: boolean): boolean => taken < count && (!modest || takenByModest < Math.max(1, count - 1))
+
+  const grant = (modest: boolean) => {
+    taken++
+    if (modest) takenByModest++
+  }
+
+  const release = (modest: boolean) => {
+    taken--
+    if (modest) takenByModest--
+    const next = waiters.find((waiter) => may(waiter.modest))
+    if (next === undefined) return
+    waiters = waiters.filter((waiter) => waiter !== next)
+    next.granted = true
+    grant(next.modest)
+    next.wake()
+  }
+
+  const waited = (waiter: Waiter): Effect.Effect<void> =>
+    Effect.async((resume) => {
+      waiter.wake = () => resume(Effect.void)
+      if (waiter.granted) waiter.wake()
+    })
+
+  /** Each turn that ends goes to who waits, so that nobody is waiting for one that is free. */
+  const enter = <A, E, R>(
+    restore: Restore,
+    modest: boolean,
+    then: () => Effect.Effect<A, E, R>
+  ): Effect.Effect<A, E, R> => {
+    if (may(modest)) {
+      grant(modest)
+      return then()
+    }
+    const waiter: Waiter = { modest, granted: false, wake: () => undefined }
+    waiters.push(waiter)
+    return Effect.matchCauseEffect(restore(waited(waiter)), {
+      // A turn may have come with the interrupt
+      onFailure: (cause) => {
+        if (waiter.granted) release(modest)
+        else waiters = waiters.filter((other) => other !== waiter)
+        return Effect.failCause(cause)
+      },
+      onSuccess: then
+    })
+  }
+
+  const within = <A, E>(modest: boolean, use: () => Effect.Effect<A, E>): Effect.Effect<A, E> =>
+    Effect.matchCauseEffect(Effect.suspend(use), {
+      onFailure: (cause) => {
+        release(modest)
+        return Effect.failCause(cause)
+      },
+      onSuccess: (value) => {
+        release(modest)
+        return Effect.succeed(value)
+      }
+    })
+
+  const end = Effect.sync(() => release(false))
+
+  return {
+    take: (use, modest = false) =>
+      Effect.uninterruptibleMask((restore) => enter(restore, modest, () => within(modest, use))),
+    hold: Effect.uninterruptibleMask((restore) =>
+      enter(restore, false, () => Effect.flatMap(Effect.scope, (scope) => Scope.addFinalizer(scope, end)))
+    ),
+    free: () => taken < count
+  }
+}

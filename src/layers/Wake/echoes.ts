@@ -1,0 +1,65 @@
+/**
+ * Notifications that a process need not hear, since it sent them itself and wakes its own workers anyway: by the wake after
+ * the commit, which comes first in most cases. Heard again, each would cost every worker of the queue a second claim.
+ *
+ * Only those are left out that are known to be such, one by one. Each connection's notifications come in the order of its
+ * commits, so a count for each connection and topic is enough.
+ */
+
+/** Statements of this process that notify, as they begin and end. */
+export interface Echoes {
+  /**
+   * A statement begins on the connection of this server process, and will notify of a topic if it commits. Whoever sends it
+   * wakes the listeners of this process when it has ended, whatever came of it. Answers what to call then.
+   */
+  readonly begin: (pid: number, topic: string) => (committed: boolean) => void
+  /** Whether a notification says nothing that is not told otherwise; asked once for each that comes. */
+  readonly covers: (pid: number, topic: string) => boolean
+  /** LISTEN has begun, or ended: what was sent before may come or not. */
+  readonly changed: () => void
+}
+
+/** More are not kept: behind a pooler, whose processes are not the server's, none is ever heard of. */
+const most = 1_000
+
+interface Sent {
+  /** Of LISTEN's: what began before it did may have committed before as well. */
+  readonly era: number
+  heard: boolean
+}
+
+export const makeEchoes = (): Echoes => {
+  let era = 0
+  /** Under way, and committed and not heard yet. */
+  const open = new Map<string, Sent>()
+  const due = new Map<string, number>()
+
+  return {
+    begin: (pid, topic) => {
+      const key = `${pid} ${topic}`
+      const sent: Sent = { era, heard: false }
+      open.set(key, sent)
+      return (committed) => {
+        open.delete(key)
+        if (!committed || sent.heard || sent.era !== era) return
+        if (due.size >= most) due.clear()
+        due.set(key, (due.get(key) ?? 0) + 1)
+      }
+    },
+    covers: (pid, topic) => {
+      const key = `${pid} ${topic}`
+      const count = due.get(key) ?? 0
+      if (count > 1) due.set(key, count - 1)
+      else due.delete(key)
+      if (count > 0) return true
+      // Whoever sends it wakes everybody in a moment
+      const sent = open.get(key)
+      if (sent !== undefined) sent.heard = true
+      return sent !== undefined
+    },
+    changed: () => {
+      era++
+      due.clear()
+    }
+  }
+}
