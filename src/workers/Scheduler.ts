@@ -53,9 +53,13 @@ export const layer: Layer.Layer<never, never, Schedules | Queue | Clock | Lock |
     const loop = Effect.gen(function* () {
       const subscription = yield* wake.subscribe(scheduleTopic)
       for (;;) {
-        const reported = Effect.once(Effect.logWarning("schedules cannot be fired; it is tried again"))
+        let reported = false
         const wait = yield* Effect.retry(
-          Effect.tapError(round, () => Effect.flatten(reported)),
+          Effect.tapError(round, (error) => {
+            if (reported) return Effect.void
+            reported = true
+            return Effect.logWarning("schedules cannot be fired; it is tried again until it works", error)
+          }),
           outageRetry
         )
         if (wait > 0) yield* Effect.raceFirst(subscription.await, Effect.sleep(sleepMillis(wait)))

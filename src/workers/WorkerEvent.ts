@@ -25,7 +25,7 @@ export interface JobRef {
  * - `Undecodable`: given back, since this worker cannot read its payload or has no handler for its tag
  * - `Paused`, `Resumed`, `Draining`, `Stopped`, `Failed`: of the worker
  * - `QueuePaused`, `QueueResumed`: the queue is paused for the whole fleet; it is not any more
- * - `Outage`, `Recovered`: the database could not be used; it can be again
+ * - `Outage`, `Recovered`: the database could not be used, by whichever of the worker's fibers; all of them can again
  * - `Restarted`: one of the worker's own fibers died of a defect and was started again
  * - `EventLoopBlocked`: for so long nothing else ran in this process, and these jobs were in its hands
  * - `HeartbeatReplaced`: the given Schedule ended, or would have let leases end; the default is used from then on

@@ -9,6 +9,7 @@ import type { StoreError } from "../services/Errors.js"
 import { errorsOf, jobError } from "../services/History.js"
 import type { Settlement, SettleOutcome } from "../services/Settlement.js"
 import { forget, type Held, type WorkerState } from "./held.js"
+import { ceases, failing, works } from "./outage.js"
 
 /** Half a thousand rows per statement is where more stops paying; what a claim took, and a little more, goes in one. */
 const batchSize = 1_000
@@ -112,20 +113,31 @@ const oneByOne = (state: WorkerState, batch: ReadonlyArray<Held>) =>
     { discard: true }
   )
 
-const flush = (state: WorkerState, batch: ReadonlyArray<Held>) =>
-  retryWhile(
-    Effect.catchIf(
-      settle(
-        state,
-        batch,
-        batch.map((held) => held.settlement as Settlement)
-      ),
-      (error: StoreError) => !error.retryable,
-      () => oneByOne(state, batch)
+const flush = (state: WorkerState, batch: ReadonlyArray<Held>) => {
+  const settled = Effect.catchIf(
+    settle(
+      state,
+      batch,
+      batch.map((held) => held.settlement as Settlement)
     ),
-    outageRetry,
-    (error) => error.retryable
-  ).pipe(Effect.catchAll((error) => Effect.logError(`queue ${state.queueName}: settling failed`, error)))
+    (error: StoreError) => !error.retryable,
+    () => oneByOne(state, batch)
+  )
+  const told = Effect.tapError(settled, (error) => (error.retryable ? failing(state, "settling", error) : Effect.void))
+  return Effect.matchEffect(
+    retryWhile(told, outageRetry, (error) => error.retryable),
+    {
+      onSuccess: () => {
+        works(state, "settling")
+        return Effect.void
+      },
+      onFailure: (error) => {
+        ceases(state, "settling")
+        return Effect.logError(`queue ${state.queueName}: settling failed`, error)
+      }
+    }
+  )
+}
 
 /**
  * While jobs wait for a slot, more are about to end: as long as each turn of the other fibers brings some, they are

@@ -14,6 +14,7 @@ import { notePaused } from "./controller.js"
 import { arm, makeHeld, makeRun, offerSettle, type Run, type WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
 import type { JobFork, Runs } from "./jobFork.js"
+import { failing, works } from "./outage.js"
 import type { Perform } from "./perform.js"
 import { runJob } from "./runJob.js"
 
@@ -186,10 +187,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       // What has become ready since it was sent may lie before
       after = heard === wakesHeard ? result.last : undefined
       state.lastClaim = yield* state.clock.monotonic
-      if (state.claimError !== undefined) {
-        state.claimError = undefined
-        state.publish({ _tag: "Recovered" })
-      }
+      works(state, "claiming")
       state.telemetry.claimed(result.jobs)
       take(state, starter, result)
       notePaused(state, result.paused)
@@ -199,11 +197,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   const outage = (error: { readonly message: string }) =>
     Effect.suspend(() => {
       state.telemetry.waits(false)
-      const first = state.claimError === undefined
-      state.claimError = error.message
-      if (!first) return Effect.void
-      state.publish({ _tag: "Outage", reason: error.message })
-      return Effect.logWarning(`queue ${state.queueName}: claiming failed; it is tried again until it works`, error)
+      return failing(state, "claiming", error)
     })
 
   const rest = (result: ClaimResult, limit: number, wakes: WakeState) => {

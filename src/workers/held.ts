@@ -8,6 +8,7 @@ import type { Service as QueueService } from "../services/QueueStore.js"
 import type { ClaimedRow, Settlement } from "../services/Settlement.js"
 import type { Subscription, Service as WakeService } from "../services/Wake.js"
 import type { Stop } from "./decide.js"
+import type { Doing, Failing } from "./outage.js"
 import type { Policy } from "./policy.js"
 import type { TelemetryHooks } from "./telemetryHooks.js"
 import type { JobRef, WorkerEvent } from "./WorkerEvent.js"
@@ -90,8 +91,10 @@ export interface WorkerState {
   meanSize: number
   lastClaim: number | undefined
   lastRenewal: number | undefined
-  claimError: string | undefined
-  renewalError: string | undefined
+  /** What fails and is tried again: see `outage`. */
+  readonly failing: Map<Doing, Failing>
+  /** An outage has been told, and not yet that it is over. */
+  outage: boolean
   /** Opened when there may be room for more jobs, or the worker's state changed. */
   readonly room: Effect.Latch
   /** Opened when the fetcher should look for work whatever it waits for. */

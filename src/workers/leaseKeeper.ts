@@ -9,6 +9,7 @@ import type { RenewOutcome } from "../services/QueueStore.js"
 import { look, noteCancelled } from "./controller.js"
 import { arm, type Held, type WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
+import { ceases, failing, works } from "./outage.js"
 
 const batchSize = 1_000
 
@@ -46,7 +47,6 @@ const renew = (state: WorkerState, batch: ReadonlyArray<Held>) =>
     )
     const now = yield* state.clock.monotonic
     state.lastRenewal = now
-    state.renewalError = undefined
     for (const [index, held] of batch.entries()) {
       const outcome = outcomes[index] ?? "busy"
       if (outcome === "busy") held.progress ??= renewals[index]?.progress
@@ -62,18 +62,9 @@ const renewAll = (state: WorkerState, wanted: (held: Held) => boolean) =>
     const batches = Array.from({ length: Math.ceil(mine.length / batchSize) }, (_, n) =>
       mine.slice(n * batchSize, (n + 1) * batchSize)
     )
-    return Effect.forEach(batches, (batch) => renew(state, batch), { discard: true })
-  }).pipe(
-    Effect.tapError((error) =>
-      Effect.suspend(() => {
-        const first = state.renewalError === undefined
-        state.renewalError = error.message
-        return first
-          ? Effect.logWarning(`queue ${state.queueName}: renewing leases failed; it is tried again`, error)
-          : Effect.void
-      })
-    )
-  )
+    const all = Effect.forEach(batches, (batch) => renew(state, batch), { discard: true })
+    return batches.length === 0 ? all : Effect.map(all, () => works(state, "renewing leases"))
+  }).pipe(Effect.tapError((error) => failing(state, "renewing leases", error)))
 
 /** Whoever held up this process is among the jobs that run, or ended since the last look. */
 const watchLoop = (state: WorkerState) =>
@@ -118,8 +109,7 @@ export const leaseKeeper = (state: WorkerState): Effect.Effect<never> => {
   const retry = renewalRetry(state.policy.visibilityMillis)
   return Effect.gen(function* () {
     if (state.held.size === 0) {
-      // Nothing to renew, nothing that fails
-      state.renewalError = undefined
+      ceases(state, "renewing leases")
       yield* Effect.zipRight(state.holding.close, state.holding.await)
     }
     yield* Effect.sleep(Duration.millis(yield* beats))

@@ -17,6 +17,7 @@ import { makeJobFork } from "./jobFork.js"
 import { leaseKeeper, progressKeeper } from "./leaseKeeper.js"
 import { makeEvents, makeState } from "./makeState.js"
 import type { BatchAnswer, Handler, Handlers, NeedOf, Options } from "./options.js"
+import { ceases, failing, works } from "./outage.js"
 import { type Dispatch, type Perform, performOne } from "./perform.js"
 import { checkPolicy, type PolicyOptions } from "./policy.js"
 import { drain, handBack } from "./shutdown.js"
@@ -153,16 +154,22 @@ const defining = (
   fail: (reason: string) => Effect.Effect<void>
 ): Effect.Effect<never> =>
   state.queue.define(settings, "worker").pipe(
+    Effect.tapError((error) => (error.retryable ? failing(state, "storing its settings", error) : Effect.void)),
     Effect.retry({ schedule: outageRetry, while: (error) => error.retryable }),
     Effect.matchEffect({
-      onSuccess: () => loop,
-      // Without what it was told about the queue (a circle of dead-letter queues, say) it must not run
-      onFailure: (error) =>
-        error._tag === "InvalidArgument"
+      onSuccess: () => {
+        works(state, "storing its settings")
+        return loop
+      },
+      onFailure: (error) => {
+        ceases(state, "storing its settings")
+        // Without what it was told about the queue (a circle of dead-letter queues, say) it must not run
+        return error._tag === "InvalidArgument"
           ? Effect.zipRight(fail(error.message), Effect.never)
           : Effect.zipRight(
               Effect.logWarning(`queue ${state.queueName}: its settings could not be stored`, error),
               loop
             )
+      }
     })
   )

@@ -35,8 +35,7 @@ export const healthOf = (state: WorkerState): Effect.Effect<Health> =>
     const wakes = yield* state.wake.state
     const problems = [
       ...(state.state === "failed" || state.state === "stopped" ? [`the worker has ${state.state}`] : []),
-      ...(state.claimError === undefined ? [] : [`claiming fails: ${state.claimError}`]),
-      ...(state.renewalError === undefined ? [] : [`renewing leases fails: ${state.renewalError}`]),
+      ...[...state.failing].map(([doing, { message }]) => `${doing} fails: ${message}`),
       ...(staleClaim(state, lastClaimMillisAgo, wakes) ? ["the fetcher has not claimed for three poll intervals"] : []),
       ...(state.stuck === 0 ? [] : [`${state.stuck} handlers ignore their interruption`])
     ]

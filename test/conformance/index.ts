@@ -31,6 +31,7 @@ import { workerFaultsSuite } from "./workerFaults.js"
 import { workerIsolationSuite } from "./workerIsolation.js"
 import { workerLeasesSuite } from "./workerLeases.js"
 import { workerOrderingSuite } from "./workerOrdering.js"
+import { workerOutagesSuite } from "./workerOutages.js"
 import { workerShutdownSuite } from "./workerShutdown.js"
 import { workerSlotsSuite } from "./workerSlots.js"
 import { workerSupervisorSuite } from "./workerSupervisor.js"
@@ -78,6 +79,7 @@ const workerSuites: ReadonlyArray<Suite> = [
   workerTelemetrySuite,
   workerTimesSuite,
   workerFaultsSuite,
+  workerOutagesSuite,
   workerOrderingSuite,
   workerShutdownSuite,
   workerControlSuite,

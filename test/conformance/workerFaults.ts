@@ -15,7 +15,7 @@ import {
   type Suite,
   virtual
 } from "./support.js"
-import { eventually, gone, numbers, observe, withQueue } from "./workerSupport.js"
+import { eventually, gone, numbers, observe, passing, withQueue } from "./workerSupport.js"
 
 type Verb = "claim" | "renew" | "settle"
 
@@ -236,11 +236,11 @@ export const workerFaultsSuite: Suite = (engine, options) => {
       Effect.gen(function* () {
         const queue = freshQueue()
         const other = freshQueue()
-        yield* observe(queue, {
+        const { of } = yield* observe(queue, {
           handler: () => Queue.transaction(Effect.zipRight(other.enqueue(1), Effect.fail("no")))
         })
         yield* queue.enqueue(1, { maxAttempts: 1 })
-        yield* Testing.advance("3 seconds")
+        yield* passing("it is dead", () => of("Died").length === 1)
         expect(yield* onlyLetter(queue)).toMatchObject({ reason: "exhausted", errors: [{ message: "no" }] })
         yield* expectEmpty(other)
       })

@@ -113,6 +113,27 @@ describe("at the start", () => {
   })
 })
 
+describe("a worker that starts while the database refuses", () => {
+  it("G75: says so, and by its health; then it has recovered and works", () =>
+    live(
+      Effect.gen(function* () {
+        const { proxy, url } = yield* database
+        const mine = yield* engine(proxy.url)
+        const producer = yield* engine(url, { listen: false })
+        yield* send(producer, "waiting")
+        proxy.refuse()
+        proxy.cut()
+        const { done, events, worker } = yield* diary(mine)
+        yield* wait("it says so", () => events.includes("Outage"))
+        expect(yield* worker.health).toMatchObject({ healthy: false })
+        proxy.pass()
+        yield* wait("it works", () => done.includes("waiting"), 15_000)
+        expect(events.slice(0, 3)).toEqual(["Outage", "Recovered", "Started"])
+        expect(yield* worker.health).toMatchObject({ healthy: true, problems: [] })
+      })
+    ))
+})
+
 describe("connections", () => {
   it("G61, G75: every session is terminated, again and again; the worker goes on and wakes come back", () =>
     live(

@@ -98,6 +98,23 @@ describe("a file that another process has locked", () => {
     )
   )
 
+  it("G75: before a worker starts: it says so, and by its health; then it has recovered and works", () =>
+    live(
+      Effect.gen(function* () {
+        const filename = fresh()
+        const mine = yield* engine(filename, { busyLimit: "100 millis" })
+        const { ended } = yield* holdLock(filename, 2_000)
+        const { done, events, worker } = yield* diary(mine)
+        yield* wait("it says so", () => events.includes("Outage"))
+        expect(yield* worker.health).toMatchObject({ healthy: false })
+        yield* Effect.promise(() => ended)
+        yield* Effect.retry(send(mine, "after"), { times: 20 })
+        yield* wait("it works", () => done.includes("after"), 15_000)
+        expect(events.slice(0, 3)).toEqual(["Outage", "Recovered", "Started"])
+        expect(yield* worker.health).toMatchObject({ healthy: true, problems: [] })
+      })
+    ))
+
   it("G16: for less than `busyLimit`: an enqueue waits for it", () =>
     live(
       Effect.gen(function* () {
