@@ -1,0 +1,5 @@
+/** SQLite: Layers that are built, and tables that are migrated, with a fault at each statement in turn. */
+import { buildSuite } from "./builds.js"
+import { sqliteGround } from "./builtEngines.js"
+
+buildSuite(sqliteGround)
