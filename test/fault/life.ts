@@ -110,7 +110,11 @@ const begin = (world: World, diary: Diary) =>
     const batchHandler = (some: ReadonlyArray<Job.Job<string>>) =>
       Effect.forEach(some, ({ payload }) => note(diary, payload), { discard: true })
     yield* Effect.flatMap(Worker.make(defined.batches, { ...policy, batchHandler }), watch)
-    const deliver = ({ id }: Outbox.Delivery<string>) => Effect.sync(() => void diary.delivered.add(id))
+    // A message that has arrived nowhere is not done: the first delivery fails
+    const deliver = ({ id }: Outbox.Delivery<string>) =>
+      Effect.flatMap(note(diary, "delivery"), (times) =>
+        times === 1 ? Effect.fail("on purpose") : Effect.sync(() => void diary.delivered.add(id))
+      )
     yield* Effect.flatMap(Worker.make(defined.events.queue, { ...Outbox.relay({ deliver }), ...policy }), watch)
     return defined
   })
