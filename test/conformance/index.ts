@@ -20,6 +20,7 @@ import { refusalSuite } from "./refusal.js"
 import { retentionSuite } from "./retention.js"
 import { schedulesSuite } from "./schedules.js"
 import { settleSuite } from "./settle.js"
+import { settleManySuite } from "./settleMany.js"
 import type { Suite } from "./support.js"
 import { textSuite } from "./text.js"
 import { transactionSuite } from "./transaction.js"
@@ -48,6 +49,7 @@ const suites: ReadonlyArray<Suite> = [
   dedupeSuite,
   claimSuite,
   settleSuite,
+  settleManySuite,
   leaseSuite,
   expirySuite,
   errorsSuite,

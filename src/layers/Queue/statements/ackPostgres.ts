@@ -10,6 +10,7 @@ import { type Names, type Row, type Session, type Statement, statement } from ".
 import { addDone, isDone } from "./byToken.js"
 import { keptColumns, leaveFacts, qualified, released } from "./leave.js"
 import { leaseOver } from "./lists.js"
+import { int } from "./rows.js"
 
 type Ack = Extract<Settlement, { readonly _tag: "Ack" }>
 
@@ -40,6 +41,12 @@ export const leases = (list: ReadonlyArray<Settlement>) => ({
   tokens: list.map((s) => s.token)
 })
 
+/** What was acked: these; or `whole`, all that was asked for. */
+interface Acked {
+  readonly rows: ReadonlyArray<Row>
+  readonly whole: boolean
+}
+
 export const makeAck = (n: Names, notify: boolean) => {
   const all = both(
     n,
@@ -51,18 +58,23 @@ export const makeAck = (n: Names, notify: boolean) => {
       FROM gone g JOIN ${n.queues} q ON q.name = g.queue WHERE q.retain_completed_ms IS NOT NULL
     ) SELECT id, token, ${leaveFacts(notify, "released")} FROM gone`
   )
-  // A token is of one lease of one job: who has one of these tokens has its own. `coalesce`: a planner that knew that the rows
-  // are leased might walk through all that are
-  const plain = both(
-    n,
-    "ack_plain",
-    (skip) => `DELETE FROM ${n.jobs} WHERE id = ANY (ARRAY(
+  const remove = (lease: string, skip: boolean) => `DELETE FROM ${n.jobs} WHERE id = ANY (ARRAY(
       SELECT j.id FROM ${n.jobs} j
-      WHERE j.id = ANY (:ids::bigint[]) AND coalesce(j.token, 0) = ANY (:tokens::bigint[]) AND j.queue = :queue
+      WHERE j.id = ANY (:ids::bigint[]) AND ${lease} AND j.queue = :queue
         AND j.dedupe_key IS NULL AND j.ordering_key IS NULL
         AND NOT EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.name = :queue AND q.retain_completed_ms IS NOT NULL)
       ORDER BY j.id FOR UPDATE${skip ? " SKIP LOCKED" : ""}
     )) RETURNING id, token`
+  // `coalesce`: a planner that knew that the rows are leased might walk through all that are
+  const one = both(n, "ack_one", (skip) => remove("coalesce(j.token, 0) = ANY (:tokens::bigint[])", skip))
+  // `IS TRUE` keeps the leases a hash that is looked into, and no join. A number says all where all went well
+  const many = both(
+    n,
+    "ack_many",
+    (skip) => `WITH gone AS (
+      ${remove("((j.id, j.token) IN (SELECT i.id, i.token FROM unnest(:ids::bigint[], :tokens::bigint[]) AS i (id, token))) IS TRUE", skip)}
+    )
+    SELECT count(*)::integer AS count, CASE WHEN count(*) < :count::integer THEN json_agg(json_build_array(id, token))::text END AS some FROM gone`
   )
   /** Queues of which it is known that they keep, or kept, completed jobs. */
   const keeping = new Set<string>()
@@ -72,19 +84,27 @@ export const makeAck = (n: Names, notify: boolean) => {
     acks: ReadonlyArray<Ack>,
     common: { readonly queue: string; readonly lapsedOnly: boolean; readonly channel: string },
     pick: keyof Both
-  ): Effect.Effect<ReadonlyArray<Row>, StoreError> => {
+  ): Effect.Effect<Acked, StoreError> => {
     const { lapsedOnly, queue } = common
     const rest = (some: ReadonlyArray<Ack>) => session.execute(all[pick], { ...common, ...leases(some) })
-    if (acks.length === 0) return Effect.succeed([])
-    if (lapsedOnly || keeping.has(queue) || !acks.every(({ plain }) => plain === true)) return rest(acks)
-    return Effect.flatMap(session.execute(plain[pick], { queue, ...leases(acks) }), (rows) => {
+    const partly = (rows: ReadonlyArray<Row>): Effect.Effect<Acked, StoreError> => {
       const done = addDone(new Map(), rows)
       const left = acks.filter((one) => !isDone(done, one))
-      if (left.length === 0) return Effect.succeed(rows)
+      if (left.length === 0) return Effect.succeed({ rows, whole: false })
       return Effect.map(rest(left), (more) => {
         if (more.length > 0) keeping.add(queue)
-        return [...rows, ...more]
+        return { rows: [...rows, ...more], whole: false }
       })
+    }
+    if (acks.length === 0) return Effect.succeed({ rows: [], whole: false })
+    if (lapsedOnly || keeping.has(queue) || !acks.every(({ plain }) => plain === true))
+      return Effect.map(rest(acks), (rows) => ({ rows, whole: false }))
+    if (acks.length === 1) return Effect.flatMap(session.execute(one[pick], { queue, ...leases(acks) }), partly)
+    const count = acks.length
+    return Effect.flatMap(session.execute(many[pick], { queue, count, ...leases(acks) }), ([row]) => {
+      if (int(row?.count) === count) return Effect.succeed({ rows: [], whole: true })
+      const some = JSON.parse(String(row?.some ?? "[]")) as ReadonlyArray<readonly [number, number]>
+      return partly(some.map(([id, token]) => ({ id, token })))
     })
   }
 }

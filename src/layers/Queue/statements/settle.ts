@@ -55,6 +55,12 @@ const outcomes = (
   return settlements.map((settlement) => (isDone(done, settlement) ? "done" : missed(settlement)))
 }
 
+const allDone = (settlements: ReadonlyArray<Settlement>): Settled => ({
+  outcomes: settlements.map(() => "done"),
+  woken: new Set(),
+  keyed: false
+})
+
 /** One statement per kind of settlement, for any number of jobs. Rows are locked in the order of their ids. */
 const postgres: Settle = (n, notify) => {
   const acknowledge = makeAck(n, notify)
@@ -97,6 +103,7 @@ const postgres: Settle = (n, notify) => {
     errors: list.map((s) => s.history.errors),
     times: list.map((s) => s.history.failureTimes)
   })
+  /** What was done; undefined where that is all, and wakes nobody. */
   const apply = (
     session: Session,
     queue: string,
@@ -108,7 +115,10 @@ const postgres: Settle = (n, notify) => {
       const pick = skipLocked ? ("skip" as const) : ("wait" as const)
       const common = { queue, lapsedOnly, channel: n.channel }
       const rows: Array<Row> = []
-      rows.push(...(yield* acknowledge(session, acks, common, pick)))
+      const acked = yield* acknowledge(session, acks, common, pick)
+      if (acked.whole && acks.length === settlements.length) return undefined
+      if (acked.whole) rows.push(...acks.map(({ id, token }) => ({ id, token })))
+      rows.push(...acked.rows)
       if (returns.length > 0) {
         const parameters = {
           attempts: returns.map((s) => s.attempt),
@@ -135,12 +145,13 @@ const postgres: Settle = (n, notify) => {
   return (session, queue, settlements, options) =>
     Effect.gen(function* () {
       const rows = yield* apply(session, queue, settlements, options)
+      if (rows === undefined) return allDone(settlements)
       const done = addDone(new Map(), rows)
       const missed = settlements.filter((s) => !isDone(done, s))
       let left = missed.length === 0 ? [] : yield* session.execute(look, { ids: missed.map((s) => s.id) })
       const cancelled = toCancel(missed, left)
       if (cancelled.length > 0) {
-        const more = yield* apply(session, queue, cancelled, options)
+        const more = (yield* apply(session, queue, cancelled, options)) ?? []
         rows.push(...more)
         addDone(done, more)
         left = left.filter((row) => !done.has(int(row.id)))
