@@ -227,9 +227,9 @@ export const queueCases: Omit<CasesOf<Queue.Service>, keyof Operations> = {
         Effect.gen(function* () {
           const service = yield* store
           const queue = yield* littered(world)
-          yield* service.define(settings(queue, { maxCrashes: 0, retainDeadMillis: 1_000 }), "worker")
+          yield* service.define(settings(queue, { maxCrashes: 0, retainDeadMillis: 3_600_000 }), "worker")
           yield* died(world.name("old"), job("letter"))
-          yield* service.define(settings(world.name("old"), { retainDeadMillis: 1_000 }), "producer")
+          yield* service.define(settings(world.name("old"), { retainDeadMillis: 3_600_000 }), "producer")
           yield* world.operator(
             `UPDATE ${world.database.table("dead_letters")} SET died_at = 1 WHERE queue = '${world.name("old")}'`
           )
