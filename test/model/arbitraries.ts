@@ -74,14 +74,26 @@ const enqueueSpec: fc.Arbitrary<EnqueueSpec> = fc
   })
   .map(({ dedupe, until, when, ...rest }) => ({ ...given(rest), ...when, ...until, ...(dedupe && given(dedupe)) }))
 
+const ats = fc.array(at, { minLength: 1, maxLength: 3 })
+const liveState = fc.constantFrom("ready" as const, "delayed" as const, "blocked" as const, "leased" as const)
+const someReasons = fc.constantFrom<ReadonlyArray<Reason>>(
+  ["cancelled"],
+  ["failed", "exhausted"],
+  ["expired", "crashed"]
+)
+
 const liveFilter: fc.Arbitrary<LiveFilterSpec> = fc.oneof(
   fc.record({ by: fc.constant("any" as const), at }),
   fc.record({ by: fc.constant("all" as const) }),
   fc.record({ by: fc.constant("orderingKey" as const), key: place }),
   fc.record({ by: fc.constant("dedupeKey" as const), key }),
+  fc.record({ by: fc.constant("state" as const), state: liveState }),
+  fc.record({ by: fc.constant("several" as const), ats }),
+  fc.record({ by: fc.constant("keyAndState" as const), key: place, state: liveState }),
   fc.record({
-    by: fc.constant("state" as const),
-    state: fc.constantFrom("ready" as const, "delayed" as const, "blocked" as const, "leased" as const)
+    by: fc.constant("age" as const),
+    most: fc.constantFrom(0, second, minute),
+    least: fc.constantFrom(-1, 0, second)
   })
 )
 
@@ -89,12 +101,11 @@ const deadFilter: fc.Arbitrary<DeadFilterSpec> = fc.oneof(
   fc.record({ by: fc.constant("any" as const), at }),
   fc.record({ by: fc.constant("all" as const) }),
   fc.record({ by: fc.constant("orderingKey" as const), key: place }),
-  fc.record({
-    by: fc.constant("reason" as const),
-    reasons: fc.constantFrom<ReadonlyArray<Reason>>(["cancelled"], ["failed", "exhausted"], ["expired", "crashed"])
-  }),
+  fc.record({ by: fc.constant("reason" as const), reasons: someReasons }),
+  fc.record({ by: fc.constant("keyAndReason" as const), key: place, reasons: someReasons }),
+  fc.record({ by: fc.constant("several" as const), ats }),
   fc.record({ by: fc.constant("error" as const), text: fc.constantFrom("boom", "bang") }),
-  fc.record({ by: fc.constant("older" as const), than: fc.constantFrom(second, minute) })
+  fc.record({ by: fc.constantFrom("older" as const, "younger" as const), than: fc.constantFrom(0, second, minute) })
 )
 
 const scheduleName = fc.constantFrom<ScheduleName>("often", "often", "often", "cron", "daily")
@@ -146,6 +157,18 @@ const claim = (queue: fc.Arbitrary<QueueName>) =>
     })
   )
 
+const fetch = (queue: fc.Arbitrary<QueueName>) =>
+  tagged(
+    "fetch",
+    fc.record({
+      queue,
+      limit: fc.constantFrom(0, 1, 1, 2),
+      prefetch: fc.constantFrom(0, 1, 2, 5),
+      visibility: fc.constantFrom(second, 10 * second),
+      worker: fc.nat({ max: 2 })
+    })
+  )
+
 const how = fc.oneof(
   fc.record({ delay: fc.constantFrom(0, 0, 10 * second) }),
   fc.record({ runAt: fc.constantFrom(-second, 20 * second) }),
@@ -178,7 +201,8 @@ const schedule = fc.oneof(
 const simple = (queue: fc.Arbitrary<QueueName>): fc.Arbitrary<Simple> =>
   fc.oneof(
     { weight: 22, arbitrary: enqueue(queue) },
-    { weight: 18, arbitrary: claim(queue) },
+    { weight: 14, arbitrary: claim(queue) },
+    { weight: 6, arbitrary: fetch(queue) },
     { weight: 18, arbitrary: settle },
     { weight: 5, arbitrary: tagged("claimNarrow", fc.record({ visibility: fc.constant(10 * second) })) },
     { weight: 2, arbitrary: tagged("ackMany", fc.record({ queue })) },
@@ -203,6 +227,7 @@ const apart = (queue: fc.Arbitrary<QueueName>): fc.Arbitrary<Apart> =>
   fc.oneof(
     { weight: 12, arbitrary: tagged("advance", fc.record({ millis })) },
     { weight: 4, arbitrary: tagged("sweep", fc.record({ queue: maybe(queue) })) },
+    { weight: 3, arbitrary: tagged("beat", fc.record({ queue })) },
     { weight: 4, arbitrary: tagged("heartbeat", fc.record({ at, progress: maybe(fc.nat({ max: 9 })) })) },
     { weight: 6, arbitrary: tagged("fire", fc.record({})) },
     { weight: 1, arbitrary: tagged("crash", fc.record({ worker: fc.nat({ max: 2 }) })) },
@@ -211,7 +236,8 @@ const apart = (queue: fc.Arbitrary<QueueName>): fc.Arbitrary<Apart> =>
       arbitrary: tagged("lock", fc.record({ name: fc.constantFrom("a", "b"), ttl: fc.constantFrom(second, minute) }))
     },
     { weight: 2, arbitrary: tagged("unlock", fc.record({ at })) },
-    { weight: 2, arbitrary: tagged("relock", fc.record({ at })) }
+    { weight: 2, arbitrary: tagged("relock", fc.record({ at })) },
+    { weight: 1, arbitrary: tagged("forceUnlock", fc.record({ name: fc.constantFrom("a", "b") })) }
   )
 
 const transaction = (commands: fc.Arbitrary<Simple | Transaction>, maxLength: number): fc.Arbitrary<Transaction> =>

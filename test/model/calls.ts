@@ -69,8 +69,20 @@ export const settleReal = (hand: Hand, { delay, error, how }: Extract<Simple, { 
 export const liveFilter = (scene: Scene, filter: LiveFilterSpec): Queue.JobFilter => {
   if (filter.by === "all") return { all: true }
   if (filter.by === "any") return { id: pick(scene.ids, filter.at)?.id ?? 0 }
-  if (filter.by === "state") return { state: filter.state }
-  return { [filter.by]: filter.key }
+  switch (filter.by) {
+    case "state":
+      return { state: filter.state }
+    case "several":
+      return { id: filter.ats.map((at) => pick(scene.ids, at)?.id ?? 0) }
+    case "keyAndState":
+      return { orderingKey: filter.key, state: [filter.state] }
+    case "age": {
+      const { now } = scene.state
+      return { enqueuedAfter: new Date(now - filter.most), enqueuedBefore: new Date(now - filter.least) }
+    }
+    default:
+      return { [filter.by]: filter.key }
+  }
 }
 
 export const deadFilter = (scene: Scene, filter: DeadFilterSpec): Queue.DeadLetterFilter => {
@@ -87,6 +99,12 @@ export const deadFilter = (scene: Scene, filter: DeadFilterSpec): Queue.DeadLett
       return { error: filter.text }
     case "older":
       return { diedBefore: new Date(scene.state.now - filter.than) }
+    case "younger":
+      return { diedAfter: new Date(scene.state.now - filter.than) }
+    case "several":
+      return { id: filter.ats.map((at) => pick(scene.ids, at)?.id ?? 0) }
+    case "keyAndReason":
+      return { orderingKey: filter.key, reason: filter.reasons }
   }
 }
 

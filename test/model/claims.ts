@@ -7,7 +7,7 @@ import { type Answer, agree, demand, describe, type Hand, ownHeaders, plainPaylo
 import { isClaimable, isExpired, isLapsed, type Job, type State } from "./state.js"
 
 /** Whether one is claimed before another. */
-const before = (a: Job, b: Job): boolean =>
+export const before = (a: Job, b: Job): boolean =>
   a.priority !== b.priority
     ? a.priority > b.priority
     : a.dueAt !== b.dueAt
@@ -96,19 +96,36 @@ const jobOf = (state: State, queue: QueueName, id: number): Job => {
   return job
 }
 
+/** One that crashed before, or is on its last attempt: only for a free handler, never ahead of one. */
+export const isRisky = ({ attempt, crashes, maxAttempts }: Job): boolean => crashes > 0 || attempt + 1 >= maxAttempts
+
+interface Asked {
+  readonly queue: QueueName
+  readonly limit: number
+  readonly prefetch?: number
+}
+
 /** In order; nobody who is left behind was to come first; and as many as there are. */
-const checkChoice = (scene: Scene, taken: ReadonlyArray<Job>, queue: QueueName, limit: number, was: Before): void => {
+const checkChoice = (scene: Scene, taken: ReadonlyArray<Job>, asked: Asked, was: Before): void => {
+  const { limit, prefetch = 0, queue } = asked
   const { depth, pending, state } = scene
   const claimable = state.live.filter((job) => job.queue === queue && isClaimable(state, job))
   for (const [index, job] of taken.entries()) {
     demand(claimable.includes(job), () => `${describe(job)} was claimed and is not ready`)
     const next = taken[index + 1]
     demand(next === undefined || before(job, next), () => `${describe(job)} came before ${next && describe(next)}`)
-    const passed = was.find((other) => !taken.includes(other) && claimable.includes(other) && before(other, job))
+    const passed = was.find(
+      (other) =>
+        !taken.includes(other) && claimable.includes(other) && before(other, job) && !(prefetch > 0 && isRisky(other))
+    )
     demand(passed === undefined, () => `${describe(job)} was claimed instead of ${passed && describe(passed)}`)
   }
-  demand(taken.length <= limit, () => `${taken.length} were claimed, not ${limit}`)
-  if (taken.length === limit || state.paused.includes(queue)) return
+  demand(taken.length <= limit + prefetch, () => `${taken.length} were claimed, not ${limit + prefetch}`)
+  demand(
+    prefetch === 0 || taken.filter(isRisky).length <= limit,
+    () => `more than ${limit} were claimed that only a free handler may have`
+  )
+  if (taken.length >= limit || state.paused.includes(queue)) return
   // Within a transaction, what it has done to an ordering key is found by claims after its commit
   const left = claimable.find((job) => !taken.includes(job) && !(depth > 0 && pending.has(job.uid)))
   demand(left === undefined, () => `${left && describe(left)} is ready and was not claimed, with room for it`)
@@ -128,17 +145,17 @@ const checkChoice = (scene: Scene, taken: ReadonlyArray<Job>, queue: QueueName, 
 
 export const claimed = (
   scene: Scene,
-  command: { readonly queue: QueueName; readonly limit: number; readonly visibility: number; readonly worker: number },
+  command: Asked & { readonly visibility: number; readonly worker: number },
   was: Before,
   answer: Answer<ReadonlyArray<RealJob.Job<unknown>>>
 ): void => {
-  const { limit, queue, visibility, worker } = command
+  const { queue, visibility, worker } = command
   const real = "ok" in answer ? answer.ok : []
   agree("claim", { ...answer, ok: true }, { ok: true })
   const { count, state } = scene
   const taken = real.map(({ id }) => jobOf(state, queue, id))
   demand(new Set(taken).size === taken.length, () => "a job was claimed twice by one claim")
-  checkChoice(scene, taken, queue, limit, was)
+  checkChoice(scene, taken, command, was)
   for (const [index, job] of taken.entries()) {
     const handle = real[index] as RealJob.Job<unknown>
     const { token } = handle.lease

@@ -28,7 +28,13 @@ export type LiveFilterSpec =
   | { readonly by: "all" }
   | { readonly by: "any"; readonly at: number }
   | { readonly by: "orderingKey" | "dedupeKey"; readonly key: string }
-  | { readonly by: "state"; readonly state: "ready" | "delayed" | "blocked" | "leased" }
+  | { readonly by: "state"; readonly state: LiveState }
+  | { readonly by: "several"; readonly ats: ReadonlyArray<number> }
+  | { readonly by: "keyAndState"; readonly key: string; readonly state: LiveState }
+  /** Enqueued between so many milliseconds ago and so many. */
+  | { readonly by: "age"; readonly most: number; readonly least: number }
+
+type LiveState = "ready" | "delayed" | "blocked" | "leased"
 
 export type DeadFilterSpec =
   | { readonly by: "all" }
@@ -36,7 +42,9 @@ export type DeadFilterSpec =
   | { readonly by: "orderingKey"; readonly key: string }
   | { readonly by: "reason"; readonly reasons: ReadonlyArray<Reason> }
   | { readonly by: "error"; readonly text: string }
-  | { readonly by: "older"; readonly than: number }
+  | { readonly by: "older" | "younger"; readonly than: number }
+  | { readonly by: "several"; readonly ats: ReadonlyArray<number> }
+  | { readonly by: "keyAndReason"; readonly key: string; readonly reasons: ReadonlyArray<Reason> }
 
 export type Settling = "ack" | "retry" | "fail" | "release" | "snooze"
 
@@ -50,6 +58,15 @@ export type Simple =
       readonly worker: number
     }
   | { readonly _tag: "claimNarrow"; readonly visibility: number }
+  /** As a worker claims: for free handlers, and ahead of them. */
+  | {
+      readonly _tag: "fetch"
+      readonly queue: QueueName
+      readonly limit: number
+      readonly prefetch: number
+      readonly visibility: number
+      readonly worker: number
+    }
   | {
       readonly _tag: "settle"
       readonly at: number
@@ -83,12 +100,15 @@ export type Simple =
 /** What is never part of a transaction. */
 export type Apart =
   | { readonly _tag: "heartbeat"; readonly at: number; readonly progress?: number }
+  /** As a worker renews: all that is in anybody's hands, good and stale, at once. */
+  | { readonly _tag: "beat"; readonly queue: QueueName }
   | { readonly _tag: "sweep"; readonly queue?: QueueName }
   | { readonly _tag: "fire" }
   | { readonly _tag: "advance"; readonly millis: number }
   | { readonly _tag: "crash"; readonly worker: number }
   | { readonly _tag: "lock"; readonly name: string; readonly ttl: number }
   | { readonly _tag: "unlock" | "relock"; readonly at: number }
+  | { readonly _tag: "forceUnlock"; readonly name: string }
 
 export interface Transaction {
   readonly _tag: "transaction"

@@ -15,6 +15,10 @@ const byId = (a: Job, b: Job): number => (a.id ?? 0) - (b.id ?? 0)
 export const pick = <A>(list: ReadonlyArray<A>, at: number): A | undefined =>
   list[list.length - 1 - (at % Math.max(1, list.length))]
 
+/** A claim in somebody's hands; one that is good still sooner than a stale one. */
+export const handAt = ({ hands, state }: Scene, at: number): Hand | undefined =>
+  pick([...hands.filter((hand) => !holds(state, hand)), ...hands.filter((hand) => holds(state, hand))], at)
+
 export const selected = (scene: Scene, queue: QueueName, filter: LiveFilterSpec): ReadonlyArray<Job> => {
   const { ids, state } = scene
   scene.count(`jobs by: ${filter.by}`)
@@ -30,6 +34,12 @@ export const selected = (scene: Scene, queue: QueueName, filter: LiveFilterSpec)
         return job.orderingKey === filter.key
       case "dedupeKey":
         return state.keys.some(({ freeAt, key, uid }) => key === filter.key && uid === job.uid && freeAt === null)
+      case "several":
+        return filter.ats.some((at) => job.id === pick(ids, at)?.id)
+      case "keyAndState":
+        return job.orderingKey === filter.key && stateOf(job, state.now) === filter.state
+      case "age":
+        return job.enqueuedAt >= state.now - filter.most && job.enqueuedAt < state.now - filter.least
     }
   }
   return state.live.filter((job) => job.queue === queue && fits(job)).sort(byId)
@@ -119,6 +129,12 @@ export const letters = (scene: Scene, queue: QueueName, filter: DeadFilterSpec):
         return letter.errors.some(({ message }) => message?.includes(filter.text))
       case "older":
         return letter.diedAt < state.now - filter.than
+      case "younger":
+        return letter.diedAt >= state.now - filter.than
+      case "several":
+        return filter.ats.some((at) => letter.id === pick(ids, at)?.id)
+      case "keyAndReason":
+        return letter.orderingKey === filter.key && filter.reasons.includes(letter.reason)
     }
   }
   return state.dead
@@ -167,7 +183,7 @@ export const requeued = (
   answer: Answer<Queue.Requeued>
 ): void => {
   const { state } = scene
-  const named = filter.by === "any" || filter.by === "reason"
+  const named = !["all", "orderingKey", "error", "older", "younger"].includes(filter.by)
   const result = { requeued: 0, keyHeld: 0, notAccepted: 0, left: [] as Array<number> }
   for (const letter of letters(scene, queue, filter)) {
     if (!named && letter.reason === "cancelled") continue

@@ -189,3 +189,12 @@ export const relocked = (scene: Scene, lease: Lock.LockLease, keep: boolean, ans
   if (keep) mine.expiresAt = state.now + mine.ttl
   else state.locks = state.locks.filter((lock) => lock !== mine)
 }
+
+/** Whoever holds it, and though its lease has ended, as long as its row is there. */
+export const forceUnlocked = (scene: Scene, name: string, answer: Answer<boolean>): void => {
+  const { state } = scene
+  const held = state.locks.some((lock) => lock.name === name)
+  state.locks = state.locks.filter((lock) => lock.name !== name)
+  scene.count(held ? "forceUnlock" : "forceUnlock: free")
+  agree("forceUnlock", answer, { ok: held })
+}

@@ -9,7 +9,7 @@ import { claimed, claimedNarrow, holds, readyFor, settled } from "./claims.js"
 import type { Command, LiveFilterSpec, Simple, Story, Transaction } from "./commands.js"
 import { complete } from "./ends.js"
 import { enqueued } from "./enqueue.js"
-import { apiAgrees } from "./introspection.js"
+import { apiAgrees, locksAgree, schedulesAgree } from "./introspection.js"
 import { check } from "./invariants.js"
 import { compare, look, openSoon, resolve } from "./observe.js"
 import * as operations from "./operations.js"
@@ -17,25 +17,37 @@ import { narrowJobs, type QueueName, queues } from "./queues.js"
 import * as recurring from "./recurring.js"
 import { agree, type Scene } from "./scene.js"
 import type { State } from "./state.js"
+import { beat, fetched, fetchReal, isCalm } from "./worker.js"
 
 type Run<A = void> = Effect.Effect<A, unknown, EngineServices>
 
 /** A state that nobody has told PostgreSQL of yet cannot be asked for. */
-const isUncertain = (scene: Scene, filter: LiveFilterSpec): boolean => filter.by === "state" && scene.pending.size > 0
+const isUncertain = (scene: Scene, filter: LiveFilterSpec): boolean => "state" in filter && scene.pending.size > 0
 
-const claim = (scene: Scene, command: Extract<Simple, { readonly _tag: "claim" | "claimNarrow" }>): Run =>
+/** What a claim met on its way, and moved. */
+const met = (scene: Scene, queue: QueueName): Run =>
   Effect.gen(function* () {
-    const queue = command._tag === "claim" ? command.queue : "jobs"
+    yield* quiet
+    const seen = yield* look(scene)
+    resolve(scene, seen, queue)
+    scene.pending = openSoon(scene, seen)
+  })
+
+const claim = (scene: Scene, command: Extract<Simple, { readonly _tag: "claim" | "claimNarrow" | "fetch" }>): Run =>
+  Effect.gen(function* () {
+    const queue = command._tag === "claimNarrow" ? "jobs" : command.queue
     const was = readyFor(scene, queue)
+    if (command._tag === "fetch") {
+      const calm = isCalm(scene, queue)
+      const answer = yield* ask(scene, fetchReal(command))
+      yield* met(scene, queue)
+      return fetched(scene, command, was, calm, answer)
+    }
     const { visibility: visibilityTimeout } = command
     const answer = yield* command._tag === "claim"
       ? ask(scene, definition(queue).claim({ limit: command.limit, visibilityTimeout }))
       : ask(scene, narrowJobs.claim({ limit: 1_000, visibilityTimeout }))
-    yield* quiet
-    // What it met on its way
-    const seen = yield* look(scene)
-    resolve(scene, seen, queue)
-    scene.pending = openSoon(scene, seen)
+    yield* met(scene, queue)
     if (command._tag === "claim") claimed(scene, command, was, answer)
     else claimedNarrow(scene, command.visibility, was, answer)
   })
@@ -66,9 +78,10 @@ const simple = (scene: Scene, command: Simple): Run => {
       )
     case "claim":
     case "claimNarrow":
+    case "fetch":
       return claim(scene, command)
     case "settle": {
-      const hand = operations.pick(scene.hands, command.at)
+      const hand = operations.handAt(scene, command.at)
       if (hand === undefined) return Effect.void
       return Effect.map(ask(scene, settleReal(hand, command)), (answer) => settled(scene, hand, command, answer))
     }
@@ -192,12 +205,14 @@ const apart = (scene: Scene, command: Exclude<Command, Story>): Run => {
     case "transaction":
       return inTransaction(scene, command)
     case "heartbeat": {
-      const hand = operations.pick(scene.hands, command.at)
+      const hand = operations.handAt(scene, command.at)
       if (hand === undefined) return Effect.void
       return Effect.map(ask(scene, hand.job.heartbeat(command.progress)), (answer) =>
         operations.beaten(scene, hand, command.progress, answer)
       )
     }
+    case "beat":
+      return beat(scene, command)
     case "sweep": {
       const { queue } = command
       const call = queue === undefined ? Queue.sweepExpired : definition(queue).sweepExpired
@@ -218,6 +233,10 @@ const apart = (scene: Scene, command: Exclude<Command, Story>): Run => {
     case "lock":
       return Effect.map(ask(scene, Lock.tryAcquire(command.name, { ttl: command.ttl })), (answer) =>
         recurring.locked(scene, command.name, command.ttl, answer)
+      )
+    case "forceUnlock":
+      return Effect.map(ask(scene, Lock.forceRelease(command.name)), (answer) =>
+        recurring.forceUnlocked(scene, command.name, answer)
       )
     case "relock":
     case "unlock": {
@@ -250,4 +269,6 @@ export const step = (
     compare(scene, seen)
     check(scene, seen)
     if ("queue" in command && command.queue !== undefined) yield* apiAgrees(scene, command.queue)
+    if (command._tag.startsWith("schedule")) yield* schedulesAgree(scene)
+    if (command._tag.endsWith("lock")) yield* locksAgree(scene)
   })

@@ -31,6 +31,8 @@ export interface Scene {
   lastSeen: number
   /** PostgreSQL: open, but not unblocked yet; by uid. */
   pending: ReadonlySet<number>
+  /** PostgreSQL: ordering keys that the next look deals with. */
+  marked: boolean
   /** Commands that were answered by an error, and commands. */
   failures: number
   executed: number

@@ -44,6 +44,7 @@ const fresh = (engine: EngineUnderTest, count: Scene["count"]) =>
       lastSeen: 0,
       depth: 0,
       pending: new Set(),
+      marked: false,
       failures: 0,
       executed: 0,
       count

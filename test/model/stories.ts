@@ -48,6 +48,7 @@ export const stories = (queue: QueueName): ReadonlyArray<Story["commands"]> => {
       { _tag: "scheduleResume", name: "often" }
     ],
     [put("cron", { ...latest, catchUp: "all" }), advance(25 * hour), fire],
-    [lock, advance(second), lock, { _tag: "relock", at: 1 }, { _tag: "unlock", at: 0 }, { _tag: "unlock", at: 1 }]
+    [take, { _tag: "cancel", at: 0 }, { _tag: "beat", queue }, settle("retry")],
+    [lock, lock, advance(second), lock, { _tag: "relock", at: 1 }, { _tag: "unlock", at: 0 }, { _tag: "unlock", at: 1 }]
   ]
 }
