@@ -257,7 +257,7 @@ const command = (about: QueueName): fc.Arbitrary<Command> => {
     { weight: 60, arbitrary: one },
     { weight: 24, arbitrary: apart(queue) },
     {
-      weight: 6,
+      weight: 8,
       arbitrary: fc.constantFrom(...stories(about)).map((commands) => ({ _tag: "story" as const, commands }))
     },
     {

@@ -9,6 +9,7 @@ const hour = 60 * minute
 
 const advance = (millis: number) => ({ _tag: "advance" as const, millis })
 const settle = (how: Settling) => ({ _tag: "settle" as const, at: 0, how, delay: 0, error: "boom" })
+const strange = { _tag: "enqueue" as const, queue: "jobs" as const, jobs: [{ payload: "a" }] }
 const narrow = { _tag: "claimNarrow" as const, visibility: second }
 const beat = { _tag: "heartbeat" as const, at: 0, progress: 1 }
 const fire = { _tag: "fire" as const }
@@ -37,8 +38,10 @@ export const stories = (queue: QueueName): ReadonlyArray<Story["commands"]> => {
     [take, settle("fail"), { ...requeue, to: "numbers" }],
     [take, advance(5 * second), take, settle("retry")],
     [take, advance(5 * second), sweep, settle("ack")],
+    [take, advance(5 * second), beat, settle("ack")],
+    [take, advance(5 * second), take, { ...beat, at: 1, progress: 2 }, { ...settle("fail"), at: 1 }, settle("ack")],
     [take, { _tag: "cancel", at: 0 }, settle("release")],
-    [narrow, advance(25 * hour), narrow],
+    [strange, narrow, advance(25 * hour), narrow],
     [put("often", { ...latest, overlap: "skip" }), advance(minute), fire, advance(minute), fire],
     [put("often", skipping), advance(minute), fire, advance(minute + 30 * second), fire],
     [
