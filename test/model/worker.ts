@@ -65,9 +65,11 @@ export const fetched = (scene: Scene, command: Fetch, was: Before, calm: boolean
     if (!more) agree("fetch: next", nextInMillis, nextIn(scene, queue))
   }
   agree("fetch: paused", paused, state.paused.includes(queue))
+  // Who has enough for its free handlers does not wait for ordering keys that are to be looked at
+  const enough = !calm && jobs.length >= limit
   const left = ready.find(({ id }) => !jobs.some((job) => job.id === id))
   demand(
-    more || left === undefined || (scene.depth > 0 && scene.pending.has(left.uid)),
+    more || enough || left === undefined || (scene.depth > 0 && scene.pending.has(left.uid)),
     () => `a fetch said that there is no more, and left ${left && describe(left)}`
   )
   claimed(scene, command, was, { ok: jobs })
