@@ -1,6 +1,6 @@
 /** What the applications of the fleet ask for: one call at a time, of a process that is able to make it. */
 import { SqlClient } from "@effect/sql"
-import { Queue, Schedules } from "alkstore"
+import { Lock, Queue, Schedules } from "alkstore"
 import { Cause, Effect, Exit, Predicate } from "effect"
 import type { Fleet, Host, Services } from "./fleet.js"
 import { Books, Keyed, Mail, Plain, plans, schedules } from "./queues.js"
@@ -11,7 +11,15 @@ type Call = Effect.Effect<unknown, unknown, Services>
 const minute = 60_000
 
 /** Errors that a call may have while things go wrong: statements that fail, leases that end, schedules that are not put yet. */
-const expected = ["SqlError", "EnqueueUncertain", "LeaseLost", "ScheduleNotFound", "Rollback"]
+const expected = [
+  "SqlError",
+  "EnqueueUncertain",
+  "LeaseLost",
+  "LockLost",
+  "LockTimeout",
+  "ScheduleNotFound",
+  "Rollback"
+]
 const reasons = ["busy", "connection", "full", "uncertain"]
 
 const isExpected = (error: unknown): boolean =>
@@ -82,24 +90,16 @@ export const makeClients = (fleet: Fleet) => {
     })
   }
 
-  const enqueueMany = (): Call => {
-    const payloads = Array.from({ length: chance.between(2, 8) }, fresh)
-    return adding(
-      payloads.map(({ n }) => n),
-      true,
-      Plain.enqueueMany(payloads, common)
-    )
+  const some = (least: number, most: number, enqueue: (payloads: ReadonlyArray<{ n: number }>) => Call): Call => {
+    const payloads = Array.from({ length: chance.between(least, most) }, fresh)
+    const numbers = payloads.map(({ n }) => n)
+    return adding(numbers, true, enqueue(payloads))
   }
 
-  const enqueueKeyed = (): Call => {
-    const payloads = Array.from({ length: chance.between(1, 4) }, fresh)
-    const numbers = payloads.map(({ n }) => n)
-    return adding(
-      numbers,
-      true,
-      Keyed.enqueueMany(payloads, () => ({ ...common(), ...expiring(), orderingKey: `k${chance.below(3)}` }))
-    )
-  }
+  const enqueueMany = (): Call => some(2, 8, (payloads) => Plain.enqueueMany(payloads, common))
+
+  const place = () => ({ ...common(), ...expiring(), orderingKey: `k${chance.below(3)}` })
+  const enqueueKeyed = (): Call => some(1, 4, (payloads) => Keyed.enqueueMany(payloads, place))
 
   /** An order is written with the job or the message that it means, and at times taken back. */
   const order = (enqueue: (payload: { n: number }) => Effect.Effect<unknown, unknown, Queue.Queue>): Call => {
@@ -119,6 +119,8 @@ export const makeClients = (fleet: Fleet) => {
       )
     )
   }
+
+  const publish = (payload: { n: number }) => Effect.map(Mail.publish(payload), (id) => oracle.delivers(payload.n, id))
 
   const asking = (process: Process, what: string, call: Call): Call =>
     Effect.acquireUseRelease(
@@ -184,7 +186,7 @@ export const makeClients = (fleet: Fleet) => {
     Effect.flatMap(Plain.claim({ limit: 3, visibilityTimeout: "1 minute" }), (jobs) =>
       Effect.forEach(jobs, (job) =>
         Effect.suspend(() => {
-          const handling = oracle.started(process, job.id, job.lease.token, true)
+          const handling = oracle.started(process, job.id, job.lease.token, "hand")
           const settle = (said: NonNullable<typeof handling.said>, how: Call): Call =>
             Effect.suspend(() => {
               handling.said = said
@@ -203,13 +205,37 @@ export const makeClients = (fleet: Fleet) => {
       )
     )
 
+  /** What only one process at a time is to do, for longer than the lock is held without a renewal. */
+  const alone = (process: Process): Call => {
+    const name = chance.pick(["till", "gate"])
+    const section = Effect.acquireUseRelease(
+      Effect.sync(() => oracle.enters(name, process)),
+      () => Effect.sleep(chance.between(1, 90_000)),
+      (leave) => Effect.sync(leave)
+    )
+    return Lock.withLock(name, { ttl: "20 seconds", timeout: chance.pick([0, 60_000]) })(section)
+  }
+
+  /** Many at once, each a few steps of the process after the other. */
+  const volley = (): Call =>
+    Effect.forEach(
+      Array.from({ length: chance.between(2, 6) }, fresh),
+      (payload) => {
+        const steps = Effect.repeatN(Effect.yieldNow(), chance.below(60))
+        return Effect.zipRight(steps, Effect.either(adding([payload.n], true, Plain.enqueue(payload))))
+      },
+      { concurrency: "unbounded" }
+    )
+
   const kinds: ReadonlyArray<readonly [weight: number, name: string, call: (process: Process) => Call]> = [
     [22, "enqueue", enqueuePlain],
     [14, "enqueue with a dedupe key", enqueueDedupe],
     [6, "enqueue many", enqueueMany],
+    [8, "volley", volley],
+    [6, "lock", alone],
     [14, "enqueue with ordering keys", enqueueKeyed],
     [10, "order with a job", () => order((payload) => Books.enqueue(payload))],
-    [10, "order with a message", () => order((payload) => Mail.publish(payload))],
+    [10, "order with a message", () => order(publish)],
     [5, "cancel", cancel],
     [4, "change", change],
     [3, "requeue", requeue],

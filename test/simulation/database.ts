@@ -32,12 +32,13 @@ const watched = {
   jobs: [
     ...["id", "queue", "payload", "attempt", "max_attempts", "crashes", "failures", "due_at", "visible_at", "token"],
     ...["visibility_ms", "expires_at", "dedupe_key", "dedupe_scope", "dedupe_window_ms", "ordering_key"],
-    ...["cancel_requested_at", "headers", "history"]
+    ...["cancel_requested_at", "headers", "history", "priority", "worker"]
   ],
   dead_letters: ["id", "queue", "payload", "reason", "died_at", "attempt", "max_attempts", "crashes"],
   completed_jobs: ["id", "queue", "completed_at"],
   lane_blocks: ["letter_id", "queue", "ordering_key"],
   queues: ["name", "paused_at", "max_crashes", "retain_dead_ms", "retain_completed_ms", "dead_letter_queue"],
+  locks: ["name", "token", "expires_at", "ttl_ms"],
   schedules: ["name", "paused_at", "next_at", "fire_at", "last_at", "updated_at", "catch_up", "overlap"]
 } as const
 
@@ -138,7 +139,7 @@ export class FleetDatabase {
       // Nobody but who began a transaction can end it
       if (/^(COMMIT|ROLLBACK)/.test(text)) return Effect.fail(failure("SQLITE_ERROR"))
       this.faults.count("busy")
-      by.troubles++
+      by.trouble()
       return Effect.fail(failure("SQLITE_BUSY"))
     }
     if (this.writer === undefined) this.since = this.failed.get(by) ?? this.world.now
@@ -146,6 +147,7 @@ export class FleetDatabase {
       const rows = this.run(text, parameters)
       this.writer = this.db.inTransaction ? by : undefined
       if (text === "ROLLBACK") this.failed.set(by, this.since)
+      if (this.writer === undefined && this.since < this.world.now) by.wroteUntil = this.world.now
       if (this.writer === undefined && text !== "ROLLBACK") {
         this.failed.delete(by)
         this.handOver(by)
@@ -165,11 +167,17 @@ export class FleetDatabase {
         return Effect.fail(failure(fault.code))
       case "lost":
         return Effect.zipRight(done, Effect.fail(failure(fault.code)))
-      case "slow":
+      case "slow": {
         // The driver is synchronous: the whole process waits for the disk
-        by.stop()
-        this.world.after(fault.millis, () => by.go())
-        return Effect.zipRight(Effect.yieldNow(), done)
+        const wait = Effect.suspend(() => {
+          by.stop()
+          this.world.after(fault.millis, () => by.go())
+          return Effect.yieldNow()
+        })
+        return fault.after
+          ? Effect.flatMap(Effect.exit(done), (exit) => Effect.zipRight(wait, exit))
+          : Effect.zipRight(wait, done)
+      }
       case "killed":
         return Effect.suspend(() => {
           if (fault.after) this.execute(by, text, parameters)

@@ -22,17 +22,22 @@ export const faultKinds = [
 
 export type FaultKind = (typeof faultKinds)[number]
 
-/** `lost`: the statement was executed, and its answer did not come. */
+/** `lost`: the statement was executed, and its answer did not come. `after`: once it was executed. */
 export type Fault =
   | { readonly _tag: "refused"; readonly code: string }
   | { readonly _tag: "lost"; readonly code: string }
-  | { readonly _tag: "slow"; readonly millis: number }
+  | { readonly _tag: "slow"; readonly millis: number; readonly after: boolean }
   | { readonly _tag: "killed"; readonly after: boolean }
 
 const codes = ["SQLITE_IOERR_READ", "SQLITE_FULL", "SQLITE_BUSY", "SQLITE_CANTOPEN"]
 
-/** Of ten thousand statements. */
-const perTenThousand = { refused: 15, lost: 8, killed: 2, slow: 12 }
+/** Of ten thousand statements; and of those that only look whether there is something to do, which are most. */
+const perTenThousand = { refused: 60, lost: 50, killed: 12, slow: 60 }
+const ofLooks = { refused: 8, lost: 0, killed: 1, slow: 8 }
+/** And of those that come seldom, and on which much depends. */
+const ofRare = { refused: 150, lost: 120, killed: 60, slow: 350 }
+const rare = /^\/\* alkstore:(schedule_(due|advance)|lock|lock_renew|unlock|renew_all|give_back|settle_find) /
+const looks = /^\/\* alkstore:(claim_(leases|priority|ready|next)|schedule_next|sweep_\w+) /
 
 export class Faults {
   readonly counts = new Map<FaultKind, number>(faultKinds.map((kind) => [kind, 0]))
@@ -58,14 +63,14 @@ export class Faults {
   /** The process does not reach the database for so long. */
   cutOff(process: Process, millis: number): void {
     this.count("outage")
-    process.troubles++
+    process.trouble()
     this.world.note(process.name, `is cut off for ${millis} ms`)
     this.outages.set(process, this.world.now + millis)
   }
 
   private noted(kind: FaultKind, by: Process, text: string): void {
     this.count(kind)
-    by.troubles++
+    by.trouble()
     this.world.note(by.name, `${kind}: ${/^\/\* (.*?) \*\//.exec(text)?.[1] ?? text.replace(/_\d+$/, "")}`)
   }
 
@@ -75,20 +80,21 @@ export class Faults {
     // A rollback that a driver does not get through is done by the database, when it misses the client
     if (text.startsWith("ROLLBACK")) return undefined
     if ((this.outages.get(by) ?? 0) > now) {
-      by.troubles++
+      by.trouble()
       return { _tag: "refused", code: "SQLITE_CANTOPEN" }
     }
     const dice = chance.below(10_000)
     let from = 0
-    const falls = (share: number) => {
-      from += share
+    const share = looks.test(text) ? ofLooks : rare.test(text) ? ofRare : perTenThousand
+    const falls = (some: number) => {
+      from += some
       return dice < from
     }
-    if (falls(perTenThousand.refused)) {
+    if (falls(share.refused)) {
       this.noted("refused", by, text)
       return { _tag: "refused", code: chance.pick(codes) }
     }
-    if (falls(perTenThousand.lost)) {
+    if (falls(share.lost)) {
       // A COMMIT of SQLite that fails has not committed; what the caller does not hear of is what kills it
       if (text === "COMMIT") {
         this.noted("killed after a commit", by, text)
@@ -98,19 +104,19 @@ export class Faults {
       this.noted("lost", by, text)
       return { _tag: "lost", code: chance.pick(codes) }
     }
-    if (falls(perTenThousand.killed)) {
+    if (falls(share.killed)) {
       this.noted("killed in a statement", by, text)
       return { _tag: "killed", after: false }
     }
-    if (falls(perTenThousand.slow)) {
+    if (falls(share.slow)) {
       this.noted("slow", by, text)
-      return {
-        _tag: "slow",
-        millis: chance.weighted([
-          [12, chance.between(1, 50)],
-          [1, chance.between(1_000, 12_000)]
-        ])
-      }
+      const millis = chance.weighted([
+        [8, chance.between(1, 50)],
+        [3, chance.between(1_000, 15_000)],
+        // Nobody else could write meanwhile
+        [inTransaction ? 0 : 1, chance.between(60_000, 600_000)]
+      ])
+      return { _tag: "slow", millis, after: chance.happens(0.5) }
     }
     return undefined
   }

@@ -30,6 +30,7 @@ import { FleetDatabase } from "./database.js"
 import { Faults } from "./faults.js"
 import { makeHandlers } from "./handlers.js"
 import type { Oracle } from "./oracle/oracle.js"
+import { sweepMinutes } from "./queues.js"
 import { Process, type World } from "./world.js"
 
 const names = sqliteNames("_alkstore_")
@@ -37,7 +38,7 @@ const settings: SqliteSettings = { busyTimeout: 5, busyLimit: "5 seconds", synch
 
 /** How often each looks for what no wake told it of, and how often it sweeps: rarer than by default, so that days are short. */
 const pollMinutes = 45
-const sweeping = Schedule.jittered(Schedule.spaced("100 minutes"))
+const sweeping = Schedule.jittered(Schedule.spaced(Duration.minutes(sweepMinutes)))
 
 export type Services = Layer.Layer.Success<ReturnType<typeof services>> | Wake | Clock | SqlClient.SqlClient
 
@@ -47,8 +48,9 @@ export interface Host {
   /** The services of its process, once it has started. */
   context: Context.Context<Services> | undefined
   fiber: Fiber.RuntimeFiber<unknown, unknown> | undefined
-  /** It is being shut down. */
+  /** It is being shut down; and what had befallen it before. */
   leaving: boolean
+  troubles: number
   wakes: WakeHub | undefined
   /** What its process has ever listened to. */
   topics: Set<string>
@@ -66,6 +68,7 @@ export class Fleet {
     context: undefined,
     fiber: undefined,
     leaving: false,
+    troubles: 0,
     wakes: undefined,
     topics: new Set(),
     starts: 0,
@@ -75,8 +78,8 @@ export class Fleet {
   readonly faults: Faults
   /** Nobody is told of anything any more: all is found by polling. */
   silent = false
-  /** Told of each process that begins to run a handler. */
-  ambush: (process: Process) => void = () => {}
+  /** Told of each process that begins to run a handler, and whether that takes its time. */
+  ambush: (process: Process, long: boolean) => void = () => {}
 
   constructor(
     readonly world: World,
@@ -138,8 +141,10 @@ export class Fleet {
     const { fiber, process } = host
     if (fiber === undefined || process === undefined || host.leaving) return
     host.leaving = true
+    process.leaving = true
     this.faults.count("deploy")
-    process.troubles++
+    process.trouble()
+    host.troubles = process.troubles
     this.world.note(process.name, "is to end")
     fiber.unsafeInterruptAsFork(fiber.id())
     this.world.offer(process)
@@ -217,6 +222,7 @@ export class Fleet {
   private told(host: Host, hub: WakeHub, topics: ReadonlyArray<string>): void {
     hub.wake(topics)
     const { chance } = this.world
+    if (host.process !== undefined) this.oracle.rings(host.process, topics)
     for (const other of this.hosts) {
       if (other === host || other.wakes === undefined || !topics.some((topic) => other.topics.has(topic))) continue
       const fate = this.faults.over ? (this.silent ? "lost" : "well") : chance.weighted(fates)
@@ -225,9 +231,12 @@ export class Fleet {
         continue
       }
       if (fate === "late") this.faults.count("wake late")
-      const { wakes } = other
+      const { process, wakes } = other
       const delay = fate === "late" ? chance.between(1_000, 600_000) : chance.between(1, 20)
-      other.process?.after(delay, () => void wakes.wake(topics))
+      process?.after(delay, () => {
+        wakes.wake(topics)
+        this.oracle.told(process, topics)
+      })
     }
   }
 
@@ -242,6 +251,7 @@ export class Fleet {
   private ended(host: Host, process: Process): void {
     if (process.state === "dead") return
     this.world.note(process.name, host.leaving ? "has ended" : "could not start")
+    if (host.leaving && host.troubles === process.troubles) this.oracle.leaves(process)
     process.kill()
     this.database.abandon(process)
     this.restart(host)

@@ -4,7 +4,7 @@ import { Job, Outbox, Queue, Supervisor, type Worker } from "alkstore"
 import { Cause, Effect, Exit } from "effect"
 import type { Fleet, Host } from "./fleet.js"
 import type { Handling, Said } from "./oracle/oracle.js"
-import { Books, Keyed, Mail, Morgue, type Payload, Plain, retry, Ticks, timeoutMillis } from "./queues.js"
+import { Books, Keyed, Mail, Morgue, type Payload, Plain, retry, Ticks, timeoutMillis, visibility } from "./queues.js"
 import type { Process } from "./world.js"
 
 type Way = "well" | "long" | "fails" | "dies" | "fatal" | "snooze" | "retryAfter" | "hangs" | "sleeps" | "byHand"
@@ -48,7 +48,7 @@ export const makeHandlers = (fleet: Fleet, host: Host, process: Process) => {
   const { chance } = world
 
   const sleep = (low: number, high: number) => Effect.sleep(chance.between(low, high))
-  const soon = () => (chance.happens(0.5) ? sleep(1, 900) : sleep(1_000, 25_000))
+  const soon = () => (chance.happens(0.6) ? sleep(1, 900) : sleep(1_000, 60_000))
 
   const act = (way: Way): Effect.Effect<unknown, unknown> => {
     switch (way) {
@@ -56,7 +56,7 @@ export const makeHandlers = (fleet: Fleet, host: Host, process: Process) => {
       case "byHand":
         return soon()
       case "long":
-        return sleep(40_000, 200_000)
+        return sleep(180_000, 700_000)
       case "fails":
         return Effect.zipRight(soon(), Effect.fail("as it happens"))
       case "dies":
@@ -68,7 +68,7 @@ export const makeHandlers = (fleet: Fleet, host: Host, process: Process) => {
       case "retryAfter":
         return Effect.zipRight(soon(), Job.retryAfter(chance.between(1_000, 900_000)))
       case "hangs":
-        return Effect.uninterruptible(sleep(20_000, 120_000))
+        return Effect.uninterruptible(sleep(60_000, 500_000))
       case "sleeps":
         return sleep(timeoutMillis, 2 * timeoutMillis)
     }
@@ -82,13 +82,13 @@ export const makeHandlers = (fleet: Fleet, host: Host, process: Process) => {
     Effect.suspend(() => {
       const { id, lease, queue } = job
       world.note(process.name, `runs ${id} of ${queue} under ${lease.token}: ${way}`)
-      const handling = oracle.started(process, id, lease.token, way !== "hangs")
-      fleet.ambush(process)
+      const handling = oracle.started(process, id, lease.token, way === "hangs" ? "stubborn" : "worker")
+      fleet.ambush(process, way === "long" || way === "sleeps" || way === "hangs")
       return Effect.onExit(self(handling), (exit) =>
         Effect.sync(() => {
           handling.said ??= saidBy(exit)
-          oracle.ended(handling)
           world.note(process.name, `${id} under ${lease.token} ${handling.said._tag}`)
+          oracle.ended(handling)
         })
       )
     })
@@ -147,23 +147,34 @@ export const makeHandlers = (fleet: Fleet, host: Host, process: Process) => {
     timeout: timeoutMillis,
     retry,
     concurrency: chance.between(1, 4),
-    visibilityTimeout: `${chance.between(20, 60)} seconds`
+    visibilityTimeout: `${chance.between(visibility.least, visibility.most)} seconds`
   } as const satisfies Worker.PolicyOptions<unknown>
 
   /** The relay of an outbox: what it delivers is watched as what it is beneath, a job. */
   const relay = () => {
-    let way: Way = "well"
-    const beneath = Outbox.relay<Payload, unknown>({ ...policy, deliver: () => act(way) })
+    const ofMine = new Map<number, { way: Way; times: number }>()
+    const beneath = Outbox.relay<Payload, unknown>({
+      ...policy,
+      deliver: ({ id, message: { n } }) => {
+        const mine = ofMine.get(n) ?? { way: "well", times: 0 }
+        mine.times++
+        oracle.delivers(n, id)
+        return act(mine.way)
+      }
+    })
     return {
       ...beneath,
       handler: (job: Job.Job<Payload>) =>
         Effect.suspend(() => {
-          const mine: Way = chance.weighted(faults.over ? calm : ways)
-          return watched(job, mine, () =>
-            Effect.suspend(() => {
-              way = mine
-              return beneath.handler(job)
-            })
+          const mine = { way: chance.weighted<Way>(faults.over ? calm : ways), times: 0 }
+          ofMine.set(job.payload.n, mine)
+          return watched(job, mine.way, () =>
+            Effect.onExit(beneath.handler(job), (exit) =>
+              Effect.sync(() => {
+                const told = `message ${job.payload.n} is delivered ${mine.times} times in one attempt`
+                if (mine.times > 1 || (Exit.isSuccess(exit) && mine.times === 0)) oracle.court.wrong(told)
+              })
+            )
           )
         })
     }
@@ -172,11 +183,14 @@ export const makeHandlers = (fleet: Fleet, host: Host, process: Process) => {
   const specs = [
     Supervisor.worker(Plain, { ...policy, handler }),
     Supervisor.worker(Keyed, { ...policy, handler }),
-    Supervisor.worker(Books, { transactional: true, retry, handler: bookkeeping }),
+    Supervisor.worker(Books, { transactional: true, retry, visibilityTimeout: "150 seconds", handler: bookkeeping }),
     Supervisor.worker(Mail.queue, relay()),
     Supervisor.worker(Ticks, { ...policy, handler }),
     Supervisor.worker(Morgue, { ...policy, handler })
   ] as const
+  const names = [Plain, Keyed, Books, Mail, Ticks, Morgue].map(({ name }) => name)
+  for (const place of placesOf(host.index))
+    process.slots.set(names[place] as string, { size: place === 2 ? 1 : policy.concurrency, running: 0 })
   return placesOf(host.index).map((place) => specs[place])
 }
 

@@ -14,7 +14,7 @@ export const makeNemesis = (fleet: Fleet) => {
     faults.count("stopped")
     const millis = chance.weighted([
       [2, chance.between(100, 20 * second)],
-      [3, chance.between(20 * second, 5 * minute)]
+      [3, chance.between(20 * second, 12 * minute)]
     ])
     world.note(process.name, `stands still for ${millis} ms`)
     process.stop()
@@ -35,7 +35,7 @@ export const makeNemesis = (fleet: Fleet) => {
     if (host !== undefined) fleet.shutDown(host)
   }
 
-  const cutOff = (process: Process) => faults.cutOff(process, chance.between(second, 4 * minute))
+  const cutOff = (process: Process) => faults.cutOff(process, chance.between(second, 10 * minute))
 
   /** On one process. */
   const strikeAt = (process: Process | undefined): void => {
@@ -71,8 +71,9 @@ export const makeNemesis = (fleet: Fleet) => {
         [1, spurious]
       ])(),
     /** Most of the time nobody does anything: trouble that is to matter comes while a handler runs. */
-    ambush: (process: Process) => {
-      if (!faults.over && chance.happens(0.08)) world.after(chance.between(1, 25 * second), () => strikeAt(process))
+    ambush: (process: Process, long: boolean) => {
+      if (!faults.over && chance.happens(long ? 0.35 : 0.06))
+        world.after(chance.between(1, (long ? 240 : 25) * second), () => strikeAt(process))
     }
   }
 }

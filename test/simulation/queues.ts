@@ -13,26 +13,32 @@ export const Plain = Queue.make("plain", {
   payload,
   maxAttempts: 4,
   maxCrashes: 3,
-  retainDead: "9 hours",
-  retainCompleted: "3 hours",
+  retainDead: "50 minutes",
+  retainCompleted: "20 minutes",
   deadLetterQueue: Morgue
 })
 
-export const Keyed = Queue.make("keyed", { payload, maxAttempts: 4, retainDead: "9 hours" })
+export const Keyed = Queue.make("keyed", { payload, maxAttempts: 4, retainDead: "50 minutes" })
 
 /** Its worker is transactional. */
 export const Books = Queue.make("books", { payload, maxAttempts: 6 })
 
 export const Mail = Outbox.make("mail", { message: payload, key: ({ n }) => (n % 4 === 0 ? undefined : `k${n % 3}`) })
 
-export const Ticks = Queue.make("ticks", { payload, maxAttempts: 3, retainDead: "9 hours" })
+export const Ticks = Queue.make("ticks", { payload, maxAttempts: 3, retainDead: "50 minutes" })
 
-/** Of failures, in `Plain` and `Keyed`. */
+/** Of failures, in all of them. */
 export const backoff = { base: 2_000, factor: 3, cap: 600_000, jitter: 0.2 }
 export const retry = Backoff.exponential(backoff)
 
 /** How long a handler may take. */
-export const timeoutMillis = 300_000
+export const timeoutMillis = 900_000
+
+/** How often each process sweeps. */
+export const sweepMinutes = 30
+
+/** The lengths of leases, in seconds. Workers look for work that often, and these looks are most of what a day costs. */
+export const visibility = { least: 120, most: 360 }
 
 interface Plan {
   readonly name: string

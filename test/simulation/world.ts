@@ -92,8 +92,19 @@ export class Process implements Scheduler {
   state: "running" | "stopped" | "dead" = "running"
   /** How often it has been stopped. */
   stops = 0
-  /** What has befallen it, that included: reasons for which it may do less than it should. */
+  /** What has befallen it, that included: reasons for which it may do less than it should; and when it was the last time. */
   troubles = 0
+  troubledAt = Number.NEGATIVE_INFINITY
+  /** When it went on after it had stood still, the last time. */
+  wentOnAt = Number.NEGATIVE_INFINITY
+  /** When a transaction of its own that took time ended. */
+  wroteUntil = Number.NEGATIVE_INFINITY
+  /** Of each queue that it works on: how many handlers it may run, and how many it runs. */
+  leaving = false
+  readonly startedAt: number
+  readonly slots = new Map<string, { readonly size: number; running: number }>()
+  /** When it has told others of a topic, the last time. */
+  readonly rang = new Map<string, number>()
   /** What its wall clock is ahead of the world's. */
   skew: number
   readonly clock: Clock.Clock
@@ -109,6 +120,7 @@ export class Process implements Scheduler {
     private readonly bootedAt: number
   ) {
     this.skew = skew
+    this.startedAt = world.now
     this.clock = makeClock(this)
   }
 
@@ -145,18 +157,26 @@ export class Process implements Scheduler {
     }
   }
 
+  /** Something befalls it. */
+  trouble(): void {
+    this.troubles++
+    this.troubledAt = this.world.now
+  }
+
   /** As by SIGSTOP. */
   stop(): void {
     if (this.state !== "running") return
     this.state = "stopped"
     this.stops++
-    this.troubles++
+    this.trouble()
   }
 
   /** As by SIGCONT: all timers that are overdue are noticed at once. */
   go(): void {
     if (this.state !== "stopped") return
     this.state = "running"
+    this.wentOnAt = this.world.now
+    this.troubledAt = this.world.now
     for (const fire of this.overdue.splice(0)) fire()
     this.world.offer(this)
   }

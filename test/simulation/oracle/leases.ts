@@ -3,7 +3,7 @@
  * the success of its handler.
  */
 import type { Change, Row } from "../database.js"
-import { backoff, timeoutMillis } from "../queues.js"
+import { backoff } from "../queues.js"
 import type { Court, Handling, Scene } from "./oracle.js"
 import { nOf, num } from "./oracle.js"
 
@@ -12,8 +12,6 @@ const isOver = (row: Row, now: number) => num(row.visible_at) <= now
 
 /** Whether it is an instant by which the statements of a transaction may have been stamped. */
 const within = ({ now, since }: Scene, at: number) => at >= since && at <= now
-
-const policies: Readonly<Record<string, boolean>> = { plain: true, keyed: true }
 
 export const makeLeases = (court: Court) => {
   const { handlings, jobs, note, paused, wrong } = court
@@ -46,14 +44,20 @@ export const makeLeases = (court: Court) => {
   }
 
   /** What the runtime decides after a failure: the policy's delay, within its jitter. */
-  const checkDelay = (scene: Scene, before: Row, after: Row, { said }: Handling): void => {
+  const checkDelay = (scene: Scene, before: Row, after: Row, handling: Handling): void => {
+    const { said } = handling
     const at = num(after.visible_at)
     const delay = at - scene.now
+    const spent = num(before.attempt) - num(after.attempt) === 0
     const failed = num(after.failures) - num(before.failures)
-    if (said?._tag === "again" && num(after.attempt) === num(before.attempt) - (said.spent ? 0 : 1)) {
+    if (said?._tag === "done" || said?._tag === "fatal")
+      wrong(`the handler of ${after.id} has said ${said._tag}, and the job comes back`)
+    else if (said?._tag === "again") {
+      if (said.spent !== spent) wrong(`${after.id} comes back, its attempt ${spent ? "" : "not "}spent`)
       if (!within(scene, at - said.millis))
         wrong(`${after.id} asked for ${said.millis} ms, and comes back in ${delay} ms`)
-    } else if (said?._tag === "failed" && failed === 1 && policies[String(after.queue)] === true) {
+    } else if (said?._tag === "failed") {
+      if (failed !== 1 || !spent) wrong(`${after.id} has failed, and has ${failed} failures more`)
       const middle = Math.min(backoff.cap, backoff.base * backoff.factor ** (num(after.failures) - 1))
       if (delay < middle * 0.79 - (scene.now - scene.since) || delay > middle * 1.21 + 1)
         wrong(`failure ${after.failures} of ${after.id} delays it by ${delay} ms instead of ${middle}`)
@@ -69,10 +73,20 @@ export const makeLeases = (court: Court) => {
     if (lapsed) {
       if (!isOver(before, scene.now)) wrong(`${after.id} lapses under ${before.token} before its lease has ended`)
       if (after.attempt !== before.attempt) wrong(`the lapse of ${after.id} changes its attempts`)
+      if (num(after.crashes) > num(court.settings.get(String(after.queue))?.max_crashes))
+        wrong(`${after.id} has crashed ${after.crashes} times, and comes back`)
+      if (handling !== undefined) checkLapse(before, handling)
       return
     }
     if (holder !== scene.by) wrong(`${scene.by.name} gives back ${after.id}, whose lease ${holder?.name} holds`)
     if (handling !== undefined) checkDelay(scene, before, after, handling)
+  }
+
+  /** Who lives on, and has had the time to write what the handler said, has written it. */
+  const checkLapse = (before: Row, { by, kind, said, saidAt }: Handling): void => {
+    if (said === undefined || kind !== "worker" || by.state !== "running" || by.leaving) return
+    if (Math.max(saidAt, by.troubledAt) < num(before.visible_at) - 30_000)
+      wrong(`${by.name} lets ${before.id} lapse under ${before.token}, whose handler has ended (${said._tag})`)
   }
 
   const left = (scene: Scene, before: Row): void => {
@@ -132,26 +146,6 @@ export const makeLeases = (court: Court) => {
         if (after.token !== before.token) (after.token === null ? returned : claimed)(scene, before, after)
         else if (after.token !== null) renewed(scene, before, after)
       }
-    },
-    /** Whoever interrupts a handler has a reason: leases of a process that nothing befalls are renewed. */
-    ended: ({ by, id, said, startedAt, token, troubles }: Handling): void => {
-      if (said?._tag !== "interrupted" || by.troubles !== troubles) return
-      const row = jobs.get(id)?.row
-      if (row?.cancel_requested_at !== null && row?.token === token) return
-      if (court.world.now - startedAt < timeoutMillis && row?.token === token)
-        wrong(`${by.name} interrupts ${id} under ${token} for no reason`)
-    },
-    /** Another handler of the job may be at it still only where a process stood still or a handler would not end. */
-    started: ({ by, id, token }: Handling): void => {
-      for (const other of handlings.values())
-        if (
-          other.id === id &&
-          other.said === undefined &&
-          other.by.state !== "dead" &&
-          other.by.stops === other.stops &&
-          other.interruptible
-        )
-          wrong(`${by.name} runs ${id} under ${token} while ${other.by.name} runs it under ${other.token}`)
     }
   }
 }

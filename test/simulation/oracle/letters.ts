@@ -10,6 +10,12 @@ const originOf = (row: Row | undefined): number | undefined =>
 export const makeLetters = (court: Court) => {
   const { settings, wrong } = court
 
+  const requeues = (scene: Scene, row: Row) =>
+    scene.changes.some(
+      ({ after, before, table }) =>
+        table === "dead_letters" && after === undefined && before !== undefined && before.payload === row.payload
+    )
+
   const went = (scene: Scene, table: "dead_letters" | "completed_jobs", at: string, keep: string): void => {
     const added = new Set(
       scene.changes.flatMap(({ after, before, table: name }) =>
@@ -33,6 +39,21 @@ export const makeLetters = (court: Court) => {
   }
 
   return {
+    /** Whether a job that is added was there before: it is requeued, or an envelope. */
+    comesBack: (scene: Scene, row: Row): boolean => originOf(row) !== undefined || requeues(scene, row),
+    /** What was to be kept for a while has gone when it has passed, and as long again as a sweep may take. */
+    atRest: (select: (text: string) => ReadonlyArray<Row>, sweep: number): void => {
+      const { now } = court.world
+      const left = (table: string, at: string, keep: string) => {
+        for (const row of select(`SELECT id, queue, ${at} AS at FROM _alkstore_${table}`)) {
+          const retain = settings.get(String(row.queue))?.[keep]
+          if (retain !== null && retain !== undefined && num(row.at) + num(retain) + sweep < now)
+            wrong(`${row.id} of ${row.queue} is in ${table} for longer than it is to be kept`)
+        }
+      }
+      left("dead_letters", "died_at", "retain_dead_ms")
+      left("completed_jobs", "completed_at", "retain_completed_ms")
+    },
     look: (scene: Scene): void => {
       for (const { after, before, table } of scene.changes) {
         if (table !== "dead_letters" || before !== undefined || after === undefined) continue

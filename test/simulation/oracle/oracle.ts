@@ -3,13 +3,20 @@
  * nothing of how the product keeps them.
  */
 import type { Change, Commit, Row } from "../database.js"
+import { sweepMinutes } from "../queues.js"
 import type { Process, World } from "../world.js"
 import { makeDedupe } from "./dedupe.js"
 import { makeEffects } from "./effects.js"
+import { makeHandlings } from "./handlings.js"
 import { makeLanes } from "./lanes.js"
 import { makeLeases } from "./leases.js"
 import { makeLetters } from "./letters.js"
+import { makeLocks } from "./locks.js"
+import { makeOrder } from "./order.js"
+import { makePrompt } from "./prompt.js"
 import { makeSchedules } from "./schedules.js"
+
+export type { Change }
 
 /** How a handler ended, by what it said itself. */
 export type Said =
@@ -27,7 +34,10 @@ export interface Handling {
   readonly stops: number
   readonly troubles: number
   readonly startedAt: number
-  readonly interruptible: boolean
+  /** A worker's, one that is deaf to interrupts, or somebody's who has claimed by hand. */
+  readonly kind: "worker" | "stubborn" | "hand"
+  /** And when. */
+  saidAt: number
   said: Said | undefined
 }
 
@@ -55,6 +65,12 @@ export interface Court {
   readonly jobs: ReadonlyMap<number, Job>
   /** By token. */
   readonly handlings: ReadonlyMap<number, Handling>
+  /** When each lease ends, or has ended, by its token. */
+  readonly leases: ReadonlyMap<number, number>
+  /** When each process has last taken or settled a job of each queue. */
+  readonly busyAt: ReadonlyMap<string, number>
+  /** Jobs that have not ended. */
+  readonly live: () => ReadonlyArray<Job>
   readonly paused: ReadonlySet<string>
   readonly settings: ReadonlyMap<string, Row>
   /** Commits so far. */
@@ -74,6 +90,10 @@ export const nOf = (row: Row): number => {
 export const makeOracle = (world: World) => {
   const jobs = new Map<number, Job>()
   const handlings = new Map<number, Handling>()
+  const leasesEnd = new Map<number, number>()
+  const busyAt = new Map<string, number>()
+  const alive = new Map<number, Job>()
+  const ids = new Map<number, string>()
   const paused = new Set<string>()
   const settings = new Map<string, Row>()
   const asked = new Map<string, number>()
@@ -86,6 +106,9 @@ export const makeOracle = (world: World) => {
     world,
     jobs,
     handlings,
+    leases: leasesEnd,
+    busyAt,
+    live: () => [...alive.values()],
     paused,
     settings,
     seq: () => seq,
@@ -102,6 +125,10 @@ export const makeOracle = (world: World) => {
   const letters = makeLetters(court)
   const schedules = makeSchedules(court)
   const effects = makeEffects(court)
+  const handlers = makeHandlings(court)
+  const locks = makeLocks(court)
+  const order = makeOrder(court)
+  const prompt = makePrompt(court, handlers.obeys)
 
   /** After the rules have looked at it. */
   const apply = (scene: Scene, { after, before }: Change): void => {
@@ -112,33 +139,47 @@ export const makeOracle = (world: World) => {
         return
       }
       job.endedIn = scene.seq
+      if (job.holder !== undefined) busyAt.set(`${job.holder.name} ${job.queue}`, scene.now)
       job.holder = undefined
+      alive.delete(job.id)
       return
     }
     const id = num(after.id)
     const job = jobs.get(id)
     const n = nOf(after)
+    if (before === undefined && added.has(n) && n >= 0 && !letters.comesBack(scene, after))
+      court.wrong(`${n} is enqueued twice`)
     added.add(n)
     if (refused.has(n)) court.wrong(`${n} is enqueued by a call that failed`)
     if (before === undefined || job === undefined) {
-      jobs.set(id, {
+      const made: Job = {
         id,
         queue: String(after.queue),
         row: after,
         holder: undefined,
         endedIn: undefined,
         end: undefined
-      })
+      }
+      jobs.set(id, made)
+      alive.set(id, made)
       return
     }
     job.row = after
-    if (after.token === null) job.holder = undefined
-    else if (after.token !== before.token) job.holder = scene.by
+    if (after.token !== before.token) {
+      if (job.holder !== undefined) busyAt.set(`${job.holder.name} ${job.queue}`, scene.now)
+      job.holder = after.token === null ? undefined : scene.by
+      busyAt.set(`${scene.by.name} ${job.queue}`, scene.now)
+    }
+    if (after.token === null) return
+    leasesEnd.set(num(after.token), num(after.visible_at))
+    locks.given(num(after.token))
+    if (after.cancel_requested_at !== null && before.cancel_requested_at === null) handlers.cancels(num(after.token))
   }
 
   const commit = (given: Commit): void => {
     seq++
     const scene: Scene = { ...given, now: world.now, seq }
+    order.look(scene)
     for (const change of given.changes) {
       if (change.table === "queues" && change.after !== undefined) {
         const name = String(change.after.name)
@@ -150,6 +191,7 @@ export const makeOracle = (world: World) => {
         }
       }
       if (change.table === "lane_blocks") lanes.look(scene, change)
+      if (change.table === "locks") locks.look(scene, change)
       if (change.table !== "jobs") continue
       leases.look(scene, change)
       lanes.look(scene, change)
@@ -159,6 +201,7 @@ export const makeOracle = (world: World) => {
     letters.look(scene)
     schedules.look(scene)
     effects.look(scene)
+    prompt.look(scene)
   }
 
   return {
@@ -180,22 +223,41 @@ export const makeOracle = (world: World) => {
       for (const n of numbers) if (!added.has(n)) court.wrong(`${n} has a receipt, and no job`)
     },
     /** A handler begins. */
-    started: (by: Process, id: number, token: number, interruptible: boolean): Handling => {
+    started: (by: Process, id: number, token: number, kind: Handling["kind"]): Handling => {
+      const { stops, troubles } = by
       const handling: Handling = {
         id,
         token,
         by,
-        interruptible,
-        stops: by.stops,
-        troubles: by.troubles,
+        kind,
+        stops,
+        troubles,
         startedAt: world.now,
+        saidAt: 0,
         said: undefined
       }
-      leases.started(handling)
+      handlers.started(handling)
       handlings.set(token, handling)
       return handling
     },
-    ended: leases.ended,
+    ended: (handling: Handling): void => {
+      handling.saidAt = world.now
+      handlers.ended(handling)
+    },
+    leaves: handlers.leaves,
+    enters: locks.enters,
+    told: prompt.told,
+    neglectsNothing: prompt.neglects,
+    /** A process tells of topics. */
+    rings: (by: Process, topics: ReadonlyArray<string>): void => {
+      for (const topic of topics) by.rang.set(topic, world.now)
+      prompt.told(by, topics)
+    },
+    /** A message has one id, whenever it is delivered; nobody else has it. */
+    delivers: (n: number, id: string): void => {
+      if ((ids.get(n) ?? id) !== id) court.wrong(`message ${n} is delivered as ${id}, and was ${ids.get(n)}`)
+      ids.set(n, id)
+    },
     /** What a process does by hand, from now on and until it has ended. */
     asks: (by: Process, what: string) => {
       const key = `${by.name} ${what}`
@@ -210,6 +272,7 @@ export const makeOracle = (world: World) => {
           court.wrong(`job ${job.id} of ${job.queue} has not ended: ${JSON.stringify(job.row)}`)
       dedupe.atRest(look)
       lanes.atRest(look)
+      letters.atRest(look, sweepMinutes * 2 * 60_000)
     }
   }
 }
