@@ -1,7 +1,8 @@
 /** What the applications of the fleet ask for: one call at a time, of a process that is able to make it. */
 import { SqlClient } from "@effect/sql"
-import { Lock, Queue, Schedules } from "alkstore"
+import { Queue, Schedules } from "alkstore"
 import { Cause, Effect, Exit, Predicate } from "effect"
+import { makeByHand } from "./byHand.js"
 import type { Fleet, Host, Services } from "./fleet.js"
 import { Books, Keyed, Mail, Plain, plans, schedules } from "./queues.js"
 import type { Process } from "./world.js"
@@ -34,6 +35,7 @@ class Rollback {
 export const makeClients = (fleet: Fleet) => {
   const { oracle, world } = fleet
   const { chance } = world
+  const byHand = makeByHand(fleet)
   let last = 0
   const fresh = () => ({ n: ++last })
   let calls = 0
@@ -181,41 +183,6 @@ export const makeClients = (fleet: Fleet) => {
     return Schedules.pause(name)
   }
 
-  /** Without a worker: claims, and settles one way or another, or not at all. */
-  const claim = (process: Process): Call =>
-    Effect.flatMap(Plain.claim({ limit: 3, visibilityTimeout: "1 minute" }), (jobs) =>
-      Effect.forEach(jobs, (job) =>
-        Effect.suspend(() => {
-          const handling = oracle.started(process, job.id, job.lease.token, "hand")
-          const settle = (said: NonNullable<typeof handling.said>, how: Call): Call =>
-            Effect.suspend(() => {
-              handling.said = said
-              return how
-            })
-          const ways: ReadonlyArray<() => Call> = [
-            () => settle({ _tag: "done" }, job.ack),
-            () => settle({ _tag: "again", millis: 90_000, spent: true }, job.retry({ delay: 90_000 })),
-            () => settle({ _tag: "again", millis: 0, spent: false }, job.release),
-            () => settle({ _tag: "again", millis: 70_000, spent: false }, job.snooze(70_000)),
-            () => settle({ _tag: "fatal" }, job.fail("by hand")),
-            () => settle({ _tag: "interrupted" }, Effect.void)
-          ]
-          return Effect.zipRight(Effect.sleep(chance.between(1, 40_000)), chance.pick(ways)())
-        })
-      )
-    )
-
-  /** What only one process at a time is to do, for longer than the lock is held without a renewal. */
-  const alone = (process: Process): Call => {
-    const name = chance.pick(["till", "gate"])
-    const section = Effect.acquireUseRelease(
-      Effect.sync(() => oracle.enters(name, process)),
-      () => Effect.sleep(chance.between(1, 90_000)),
-      (leave) => Effect.sync(leave)
-    )
-    return Lock.withLock(name, { ttl: "20 seconds", timeout: chance.pick([0, 60_000]) })(section)
-  }
-
   /** Many at once, each a few steps of the process after the other. */
   const volley = (): Call =>
     Effect.forEach(
@@ -232,7 +199,7 @@ export const makeClients = (fleet: Fleet) => {
     [14, "enqueue with a dedupe key", enqueueDedupe],
     [6, "enqueue many", enqueueMany],
     [8, "volley", volley],
-    [6, "lock", alone],
+    [6, "lock", byHand.alone],
     [14, "enqueue with ordering keys", enqueueKeyed],
     [10, "order with a job", () => order((payload) => Books.enqueue(payload))],
     [10, "order with a message", () => order(publish)],
@@ -244,7 +211,7 @@ export const makeClients = (fleet: Fleet) => {
     [2, "pause schedule", pauseSchedule],
     [2, "trigger", () => Schedules.trigger(chance.pick(plans).name)],
     [2, "put", () => Schedules.put(chance.pick(schedules))],
-    [3, "claim by hand", claim]
+    [3, "claim by hand", byHand.claim]
   ]
 
   const ask = (host: Host, process: Process, name: string, call: Call): void => {
