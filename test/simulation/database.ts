@@ -103,6 +103,11 @@ export class FleetDatabase {
     this.db.close()
   }
 
+  /** Whether a process has a transaction open, in which nobody else can write. */
+  isWriting(process: Process): boolean {
+    return this.writer === process
+  }
+
   /** A process is dead: what it has not committed is gone, and so is its lock. */
   abandon(process: Process): void {
     if (this.writer !== process) return

@@ -12,9 +12,11 @@ export const makeNemesis = (fleet: Fleet) => {
   const stop = (process: Process) => {
     if (process.state !== "running") return
     faults.count("stopped")
+    // All others would do nothing but try again and again to write
+    const long = fleet.database.isWriting(process) ? 0 : 3
     const millis = chance.weighted([
-      [2, chance.between(100, 20 * second)],
-      [3, chance.between(20 * second, 12 * minute)]
+      [2, chance.between(100, (long ? 20 : 8) * second)],
+      [long, chance.between(20 * second, 12 * minute)]
     ])
     world.note(process.name, `stands still for ${millis} ms`)
     process.stop()
