@@ -38,9 +38,13 @@ export const makeHandlings = (court: Court) => {
       wrong(`${by.name} runs ${slot.running} handlers of ${jobs.get(id)?.queue} at once`)
   }
 
+  /** A worker whose handlers are deaf to interrupts may have given up: then it drains, and is started again. */
+  const hasDeaf = (by: Process, queue: string | undefined): boolean =>
+    [...running].some(({ by: other, id, kind }) => other === by && kind === "stubborn" && jobs.get(id)?.queue === queue)
+
   /** Whoever interrupts a handler has a reason: leases of a process that nothing befalls are renewed. */
   const interrupted = ({ by, id, startedAt, token, troubles }: Handling): void => {
-    if (by.troubles !== troubles) return
+    if (by.troubles !== troubles || hasDeaf(by, jobs.get(id)?.queue)) return
     const row = jobs.get(id)?.row
     if (row?.cancel_requested_at !== null && row?.token === token) return
     if (world.now - startedAt < timeoutMillis && row?.token === token)
@@ -64,6 +68,7 @@ export const makeHandlings = (court: Court) => {
 
   return {
     started,
+    hasDeaf,
     ended: (handling: Handling): void => {
       running.delete(handling)
       const slot = handling.by.slots.get(String(jobs.get(handling.id)?.queue))
@@ -93,3 +98,5 @@ export const makeHandlings = (court: Court) => {
     }
   }
 }
+
+export type Handlings = ReturnType<typeof makeHandlings>

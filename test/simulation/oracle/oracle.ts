@@ -128,7 +128,7 @@ export const makeOracle = (world: World) => {
   const handlers = makeHandlings(court)
   const locks = makeLocks(court)
   const order = makeOrder(court)
-  const prompt = makePrompt(court, handlers.obeys)
+  const prompt = makePrompt(court, handlers)
 
   /** After the rules have looked at it. */
   const apply = (scene: Scene, { after, before }: Change): void => {

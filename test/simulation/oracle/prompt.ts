@@ -5,6 +5,7 @@
 import type { Row } from "../database.js"
 import { visibility } from "../queues.js"
 import type { Process } from "../world.js"
+import type { Handlings } from "./handlings.js"
 import { type Change, type Court, type Job, num, type Scene } from "./oracle.js"
 
 /** So soon. */
@@ -12,7 +13,7 @@ const moment = 3_000
 /** A worker that has met an error tries again by then. */
 const recovery = 10_000
 
-export const makePrompt = (court: Court, obeys: (by: Process, queue: string, since: number) => void) => {
+export const makePrompt = (court: Court, { hasDeaf, obeys }: Pick<Handlings, "hasDeaf" | "obeys">) => {
   const { paused, world, wrong } = court
 
   const isReady = ({ queue, row }: Job, at: number): boolean =>
@@ -27,7 +28,12 @@ export const makePrompt = (court: Court, obeys: (by: Process, queue: string, sin
   /** Whether it has a hand free, and has had it for a moment. */
   const isFree = (by: Process, queue: string): boolean => {
     const slot = by.slots.get(queue)
-    if (slot === undefined || (court.busyAt.get(`${by.name} ${queue}`) ?? 0) > world.now - moment - 1) return false
+    if (
+      slot === undefined ||
+      hasDeaf(by, queue) ||
+      (court.busyAt.get(`${by.name} ${queue}`) ?? 0) > world.now - moment - 1
+    )
+      return false
     const held = court.live().filter((job) => job.queue === queue && job.holder === by).length
     return Math.max(held, slot.running) < slot.size
   }
