@@ -112,7 +112,7 @@ const take = (state: WorkerState, starter: Starter, result: ClaimResult): void =
 
 /**
  * Opens a latch at the latest at some instant, which may be set anew at any time: for each of many short waits, without a
- * fiber for each. It ends with the fiber that sets it.
+ * fiber for each. It ends with the fiber that sets it, which has to be the same each time.
  */
 const makeAlarm = (state: WorkerState, latch: Effect.Latch) => {
   let due = Number.POSITIVE_INFINITY
@@ -212,8 +212,8 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     const due = more && nextInMillis === 0 ? poll : nextInMillis
     if (!more) fruitless = 0
     const millis = Math.min(poll, due, more ? Math.min(1_000, 5 * 2 ** fruitless++) : poll)
-    const woken = Effect.zipRight(alarm.set(millis), state.nudge.await)
-    return Effect.flatMap(limit === 0 ? Effect.raceFirst(woken, state.room.await) : woken, () => {
+    const woken = limit === 0 ? Effect.raceFirst(state.nudge.await, state.room.await) : state.nudge.await
+    return Effect.flatMap(Effect.zipRight(alarm.set(millis), woken), () => {
       alarm.clear()
       return state.nudge.close
     })

@@ -34,6 +34,31 @@ export const workerTimesSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect(
+      "a delayed job starts when it is due, also after a wait for a job and for a free handler at once (G58)",
+      () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const { handler, ran } = diary()
+          const gate = yield* makeGate
+          yield* observe(queue, {
+            handler: (job) => (job.payload === "slow" ? gate.wait : handler(job)),
+            concurrency: 1
+          })
+          // Known to be quick, it claims ahead while its one handler is busy
+          yield* queue.enqueueMany(numbers(20))
+          yield* Testing.advance("2 seconds")
+          yield* queue.enqueue("slow")
+          yield* Testing.advance("2 seconds")
+          const start = yield* Clock.currentTimeMillis
+          yield* queue.enqueue("later", { delay: "20 seconds" })
+          yield* Testing.advance("2 seconds")
+          yield* gate.open
+          yield* Testing.advance("1 minute")
+          expect(ran.slice(20)).toEqual([["later", start + 20_000]])
+        })
+    )
+
     it.effect("a job of a lapsed lease starts when the lease has ended (G31, G58)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

@@ -19,8 +19,8 @@ export const fetchReal = ({ limit, prefetch, queue, visibility: visibilityMillis
     const store = yield* Queue.Queue
     const request = { queue, limit, prefetch, visibilityMillis, worker: `worker ${worker}`, probe: true }
     const result = yield* store.claim(request)
-    const handle = (row: (typeof result.jobs)[number]) => makeJob(store, row, JSON.parse(row.payload) as unknown)
-    const jobs = yield* Effect.forEach(result.jobs, (row) => Effect.map(handle(row), (made) => made.handle))
+    const handle = (row: (typeof result.jobs)[number]) => makeJob(store, row, JSON.parse(row.payload) as unknown).handle
+    const jobs = result.jobs.map(handle)
     return { ...result, jobs }
   })
 
