@@ -61,6 +61,8 @@ export interface Tally {
 
 const mostCommands = 80
 
+type CommandList = ReturnType<typeof commandLists> extends fc.Arbitrary<infer A> ? A : never
+
 /** Real time that shrinking may take: what it has come to by then is told. */
 const shrinkingMillis = 60_000
 
@@ -74,7 +76,7 @@ export const failure = async (
   const { ALKSTORE_PATH: path, ALKSTORE_REPLAY: replayPath } = process.env
   const run = Runtime.runPromise(runtime)
   const count = (what: string) => void tally.counts.set(what, (tally.counts.get(what) ?? 0) + 1)
-  const property = fc.asyncProperty(commandLists(mostCommands, replayPath), async (commands) => {
+  const sequence = async (commands: CommandList) => {
     const scene = await run(fresh(engine, count))
     const execute = (command: Command) => run(step(scene, command))
     await fc.asyncModelRun(() => ({ model: execute, real: {} }), commands)
@@ -83,11 +85,21 @@ export const failure = async (
     await run(drain(scene))
     tally.commands += random
     tally.draining += scene.executed - random
+  }
+  // From the first failure on: a sequence that takes long on a busy machine is none
+  let giveUpAt = Number.POSITIVE_INFINITY
+  const property = fc.asyncProperty(commandLists(mostCommands, replayPath), async (commands) => {
+    if (performance.now() > giveUpAt) return
+    try {
+      await sequence(commands)
+    } catch (error) {
+      giveUpAt = Math.min(giveUpAt, performance.now() + shrinkingMillis)
+      throw error
+    }
   })
   const details = await fc.check(property, {
     seed,
     numRuns: 1,
-    interruptAfterTimeLimit: shrinkingMillis,
     ...(path === undefined ? {} : { path })
   })
   if (!details.failed) return undefined

@@ -27,11 +27,14 @@ const [latest, skipping] = [
 
 export const stories = (queue: QueueName): ReadonlyArray<Story["commands"]> => {
   const take = { _tag: "claim" as const, queue, limit: 1, visibility: second, worker: 0 }
+  // Before all others
+  const first = { payload: 1, priority: 9, dedupeKey: "k", onDuplicate: "replace" as const }
+  const keyed = { _tag: "enqueue" as const, queue, jobs: [first] }
   const sweep = { _tag: "sweep" as const, queue }
   const all = { queue, filter: { by: "all" } } as const
   const requeue = { _tag: "requeue" as const, ...all, delay: 0 }
   return [
-    [take, settle("ack"), take, settle("ack")],
+    [keyed, take, keyed, settle("retry"), keyed, take, settle("ack")],
     [take, beat, settle("retry"), take],
     [take, settle("fail"), requeue, take],
     [take, settle("fail"), { _tag: "purge", ...all }, take],
@@ -51,7 +54,12 @@ export const stories = (queue: QueueName): ReadonlyArray<Story["commands"]> => {
       { _tag: "scheduleResume", name: "often" }
     ],
     [put("cron", { ...latest, catchUp: "all" }), advance(25 * hour), fire],
-    [take, { _tag: "cancel", at: 0 }, { _tag: "beat", queue }, settle("retry")],
+    [
+      take,
+      { _tag: "cancelMany", queue, filter: { by: "state", state: "leased" } },
+      { _tag: "beat", queue },
+      settle("retry")
+    ],
     [lock, lock, advance(second), lock, { _tag: "relock", at: 1 }, { _tag: "unlock", at: 0 }, { _tag: "unlock", at: 1 }]
   ]
 }
