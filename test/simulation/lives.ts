@@ -42,20 +42,17 @@ const add = (to: Total, more: Total): void => {
   to.failure ??= more.failure
 }
 
+const replay = (seed: number, long: boolean): string =>
+  `Replay: npm run prove -- simulation --seed ${seed} --runs 1${long ? "" : " --short"}`
+
 const told = ({ errors, trace }: Report, seed: number, long: boolean): string =>
-  [
-    `simulation: seed ${seed}: ${errors.join("; ")}`,
-    `Replay: npm run prove -- simulation --seed ${seed} --runs 1${long ? "" : " --short"}`,
-    ...trace.slice(-shown)
-  ].join("\n")
+  [`simulation: seed ${seed}: ${errors.join("; ")}`, replay(seed, long), ...trace.slice(-shown)].join("\n")
 
 const attempt = (seed: number, long: boolean): Report => {
   try {
     return simulate(lifeOf(seed, long))
   } catch (error) {
-    throw new Error(`simulation: seed ${seed}: Replay: npm run prove -- simulation --seed ${seed} --runs 1`, {
-      cause: error
-    })
+    throw new Error(`simulation: seed ${seed} could not be lived. ${replay(seed, long)}`, { cause: error })
   }
 }
 

@@ -72,6 +72,8 @@ export interface Court {
   /** Jobs that have not ended. */
   readonly live: () => ReadonlyArray<Job>
   readonly paused: ReadonlySet<string>
+  /** When each queue was resumed, the last time. */
+  readonly resumedAt: ReadonlyMap<string, number>
   readonly settings: ReadonlyMap<string, Row>
   /** Commits so far. */
   readonly seq: () => number
@@ -95,6 +97,7 @@ export const makeOracle = (world: World) => {
   const alive = new Map<number, Job>()
   const ids = new Map<number, string>()
   const paused = new Set<string>()
+  const resumedAt = new Map<string, number>()
   const settings = new Map<string, Row>()
   const asked = new Map<string, number>()
   const refused = new Set<number>()
@@ -110,6 +113,7 @@ export const makeOracle = (world: World) => {
     busyAt,
     live: () => [...alive.values()],
     paused,
+    resumedAt,
     settings,
     seq: () => seq,
     wrong: (what) => {
@@ -184,8 +188,9 @@ export const makeOracle = (world: World) => {
       if (change.table === "queues" && change.after !== undefined) {
         const name = String(change.after.name)
         settings.set(name, change.after)
-        if (change.after.paused_at === null) paused.delete(name)
-        else if (!paused.has(name)) {
+        if (change.after.paused_at === null) {
+          if (paused.delete(name)) resumedAt.set(name, world.now)
+        } else if (!paused.has(name)) {
           paused.add(name)
           court.note(scene, `pauses ${name}`)
         }

@@ -21,7 +21,8 @@ export const makePrompt = (court: Court, { hasDeaf, obeys }: Pick<Handlings, "ha
     row.visible_at !== null &&
     num(row.visible_at) <= at &&
     (row.expires_at === null || num(row.expires_at) > world.now) &&
-    !paused.has(queue)
+    !paused.has(queue) &&
+    (court.resumedAt.get(queue) ?? at) <= at
 
   const readyOf = (queue: string, at: number) => court.live().filter((job) => job.queue === queue && isReady(job, at))
 
