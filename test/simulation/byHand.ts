@@ -7,7 +7,8 @@ import type { Process } from "./world.js"
 
 type Call = Effect.Effect<unknown, unknown, Services>
 
-export const makeByHand = ({ oracle, world }: Fleet) => {
+export const makeByHand = (fleet: Fleet) => {
+  const { oracle, world } = fleet
   const { chance } = world
 
   /** Without a worker: claims, and settles one way or another, or not at all. */
@@ -38,7 +39,10 @@ export const makeByHand = ({ oracle, world }: Fleet) => {
   const alone = (process: Process): Call => {
     const name = chance.pick(["till", "gate"])
     const section = Effect.acquireUseRelease(
-      Effect.sync(() => oracle.enters(name, process)),
+      Effect.sync(() => {
+        fleet.ambush(process, true)
+        return oracle.enters(name, process)
+      }),
       () => Effect.sleep(chance.between(1, 90_000)),
       (leave) => Effect.sync(leave)
     )

@@ -2,9 +2,13 @@
 import type { Process } from "../world.js"
 import { type Change, type Court, num, type Scene } from "./oracle.js"
 
+/** For what takes no time to end: statements that wait for others. */
+const slack = 10_000
+
 export const makeLocks = (court: Court) => {
-  const { note, wrong } = court
+  const { note, world, wrong } = court
   const holders = new Map<string, Process>()
+  const ends = new Map<string, number>()
   const inside = new Map<string, { readonly by: Process; readonly stops: number }>()
   let last = 0
 
@@ -26,6 +30,7 @@ export const makeLocks = (court: Court) => {
     look: (scene: Scene, change: Change): void => {
       const { after, before } = change
       const name = String((after ?? before)?.name)
+      if (after !== undefined) ends.set(`${name} ${scene.by.name}`, num(after.expires_at))
       if (after !== undefined && after.token !== before?.token) {
         taken(scene, name, change)
         return
@@ -44,6 +49,9 @@ export const makeLocks = (court: Court) => {
       inside.set(name, mine)
       return () => {
         if (inside.get(name) === mine) inside.delete(name)
+        const end = ends.get(`${name} ${by.name}`) ?? world.now
+        if (world.now > Math.max(end, by.wentOnAt) + slack)
+          wrong(`${by.name} goes on for ${world.now - end} ms after the end of its lock ${name}`)
       }
     }
   }
