@@ -5,6 +5,7 @@
 import { SqlClient } from "@effect/sql"
 import { Job, Outbox, Queue, Schedules, Worker } from "alkstore"
 import { Effect, Exit, Schedule, Schema, type Scope, Stream } from "effect"
+import { timeout } from "../support/form.js"
 import { until } from "../support/until.js"
 import type { FaultServices } from "./engines.js"
 import type { World } from "./world.js"
@@ -14,12 +15,15 @@ export interface Diary {
   readonly runs: Map<string, number>
   /** Ids of messages that were delivered. */
   readonly delivered: Set<string>
-  readonly events: Array<Worker.WorkerEvent>
+  /** At the instants of `performance.now()`. */
+  readonly events: Array<Worker.WorkerEvent & { readonly at: number }>
 }
+
+export const visibilityMillis = 3_000
 
 /** Short leases, so that what a lost answer leaves leased is free again soon; not so short that a busy machine loses some. */
 const policy = {
-  visibilityTimeout: "3 seconds",
+  visibilityTimeout: visibilityMillis,
   heartbeat: Schedule.spaced("200 millis"),
   retry: Schedule.spaced("10 millis"),
   concurrency: 4,
@@ -100,7 +104,11 @@ const begin = (world: World, diary: Diary) =>
   Effect.gen(function* () {
     const defined = definitions(world)
     const watch = (worker: Worker.Worker) =>
-      Effect.forkScoped(Stream.runForEach(worker.events, (event) => Effect.sync(() => diary.events.push(event))))
+      Effect.forkScoped(
+        Stream.runForEach(worker.events, (event) =>
+          Effect.sync(() => diary.events.push({ ...event, at: performance.now() }))
+        )
+      )
     const noted = (text: string) => Effect.zipRight(note(diary, text), write(text))
     yield* Effect.flatMap(Worker.make(defined.work, { ...policy, handler: handlerOf(diary, defined) }), watch)
     yield* Effect.flatMap(
@@ -133,6 +141,9 @@ const produce = (world: World, { batches, whole, work }: ReturnType<typeof defin
     )
   })
 
+/** The long form has no hurry. */
+const patience = timeout(25_000, 90_000)
+
 /** All jobs have ended but the endless one, and the schedule has fired. */
 const ended = async ({ database, prefix }: World): Promise<boolean> => {
   const { jobs: live = [], schedules = [] } = await database.look()
@@ -147,12 +158,12 @@ export const live = (world: World, diary: Diary): Effect.Effect<ReadonlyArray<st
     const life = Effect.gen(function* () {
       const defined = yield* begin(world, diary)
       yield* produce(world, defined)
-      yield* Effect.tryPromise(() => until("all have ended", () => ended(world), 25_000))
+      yield* Effect.tryPromise(() => until("all have ended", () => ended(world), patience))
       yield* Effect.tryPromise(() => until("the endless one runs", () => diary.runs.has(endless)))
     }) satisfies Effect.Effect<void, unknown, FaultServices | Scope.Scope>
     const exit = yield* Effect.exit(
       Effect.timeoutFail(Effect.disconnect(Effect.scoped(life)), {
-        duration: "50 seconds",
+        duration: patience + 25_000,
         onTimeout: () => "the shutdown does not end"
       })
     )
