@@ -48,6 +48,9 @@ const runsOf = [
 ]
 const once = ["effect", "whole 1", "whole 2"]
 
+/** How long a worker has at its end for its last writes, and a little. */
+const shutdownMillis = 1_500
+
 /** What has come of a life. */
 const wrongWith = (raw: Raw, diary: Diary, struck: boolean, turns: HeldUp): ReadonlyArray<string> => {
   const problems: Array<string> = []
@@ -63,8 +66,10 @@ const wrongWith = (raw: Raw, diary: Diary, struck: boolean, turns: HeldUp): Read
   const live = (raw.jobs ?? []).map(({ payload }) => payload)
   if (live.join() !== `"${endless}"`) problems.push(`left are ${live.join()}`)
   const [left] = raw.jobs ?? []
-  // Unless it is that very statement that failed
-  if (!struck && left !== undefined && (left.token !== null || left.attempt !== 0))
+  // Unless it is that very statement that failed, or nothing ran in the time that there is for it
+  const end = diary.events.find(({ _tag }) => _tag === "Draining")?.at ?? 0
+  const inTime = turns.between(end, end + shutdownMillis) < shutdownMillis / 4
+  if (!struck && inTime && left !== undefined && (left.token !== null || left.attempt !== 0))
     problems.push(`what ran at the end was not given back: attempt ${left.attempt}`)
   // A lease that nobody has taken is not lost: a settle that is repeated finds its own, unless all stood still
   const lost = diary.events.filter(

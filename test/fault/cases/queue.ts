@@ -20,6 +20,7 @@ import {
   type World
 } from "../world.js"
 import { type CasesOf, silent } from "./enumerate.js"
+import { strangersLease } from "./strangersLease.js"
 
 const store = Queue.Queue
 
@@ -155,6 +156,7 @@ export const queueCases: Omit<CasesOf<Queue.Service>, keyof Operations> = {
     }
   ],
   settle: [
+    strangersLease,
     {
       name: "one of each kind, with all that hangs on them",
       prepare: (world) =>
