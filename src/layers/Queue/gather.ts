@@ -97,13 +97,13 @@ export const makeGather = (
       const sent = session.pid === undefined ? undefined : echoes?.begin(session.pid, queueTopic(queue))
       return Effect.matchCauseEffect(verbs.enqueue(session, queue, jobs), {
         onSuccess: (receipts) => {
-          sent?.(true)
+          const heard = sent?.(true) ?? false
           let from = 0
           for (const { end, input } of calls) {
             end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
             from += input.jobs.length
           }
-          return Effect.as(ring(queue), undefined)
+          return heard ? Effect.succeed(undefined) : Effect.as(ring(queue), undefined)
         },
         onFailure: (cause) => {
           sent?.(false)

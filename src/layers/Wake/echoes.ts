@@ -1,19 +1,20 @@
 /**
- * Notifications that a process need not hear, since it sent them itself and wakes its own workers anyway: by the wake after
- * the commit, which comes first in most cases. Heard again, each would cost every worker of the queue a second claim.
+ * Whoever enqueues wakes the workers of its own process after the commit, and hears of it by its own notification as well.
+ * Whichever comes first counts: both would cost every worker of the queue a second claim.
  *
- * Only those are left out that are known to be such, one by one. Each connection's notifications come in the order of its
+ * Only notifications are left out that are known to be one's own, one by one. Each connection's come in the order of its
  * commits, so a count for each connection and topic is enough.
  */
 
 /** Statements of this process that notify, as they begin and end. */
 export interface Echoes {
   /**
-   * A statement begins on the connection of this server process, and will notify of a topic if it commits. Whoever sends it
-   * wakes the listeners of this process when it has ended, whatever came of it. Answers what to call then.
+   * A statement begins on the connection of this server process, and will notify of a topic if it commits. Answers what to
+   * call when it has ended: whether it committed; it says whether its notification has been heard. If not, whoever sent it
+   * has to wake the listeners of this process.
    */
-  readonly begin: (pid: number, topic: string) => (committed: boolean) => void
-  /** Whether a notification says nothing that is not told otherwise; asked once for each that comes. */
+  readonly begin: (pid: number, topic: string) => (committed: boolean) => boolean
+  /** Whether a notification says nothing new; asked once for each that comes. */
   readonly covers: (pid: number, topic: string) => boolean
   /** LISTEN has begun, or ended: what was sent before may come or not. */
   readonly changed: () => void
@@ -41,9 +42,11 @@ export const makeEchoes = (): Echoes => {
       open.set(key, sent)
       return (committed) => {
         open.delete(key)
-        if (!committed || sent.heard || sent.era !== era) return
+        if (!committed || sent.era !== era) return false
+        if (sent.heard) return true
         if (due.size >= most) due.clear()
         due.set(key, (due.get(key) ?? 0) + 1)
+        return false
       }
     },
     covers: (pid, topic) => {
@@ -52,10 +55,9 @@ export const makeEchoes = (): Echoes => {
       if (count > 1) due.set(key, count - 1)
       else due.delete(key)
       if (count > 0) return true
-      // Whoever sends it wakes everybody in a moment
       const sent = open.get(key)
       if (sent !== undefined) sent.heard = true
-      return sent !== undefined
+      return false
     },
     changed: () => {
       era++
