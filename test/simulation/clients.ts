@@ -170,25 +170,31 @@ export const makeClients = (fleet: Fleet) => {
     return asking(process, `purge ${queue.name}`, queue.deadLetters.purge({ all: true }))
   }
 
-  /** Whoever paused it may be dead by then: somebody else resumes it. */
+  /** Whoever paused it may be dead by then: somebody else resumes it; and once more, if the pause has come after that. */
+  const resuming = (millis: number, resume: () => Call, name: string) => {
+    for (const late of [0, 60 * minute]) world.after(millis + late, () => anybody(resume, name))
+  }
+
   const pause = (): Call => {
     const queue = anyQueue()
-    world.after(chance.between(10_000, 30 * minute), () => anybody(() => queue.resume, "resume"))
+    resuming(chance.between(10_000, 30 * minute), () => queue.resume, "resume")
     return queue.pause
   }
 
   const pauseSchedule = (): Call => {
     const { name } = chance.pick(plans)
-    world.after(chance.between(10_000, 180 * minute), () => anybody(() => Schedules.resume(name), "resume schedule"))
+    resuming(chance.between(10_000, 180 * minute), () => Schedules.resume(name), "resume schedule")
     return Schedules.pause(name)
   }
 
-  /** Many at once, each a few steps of the process after the other. */
+  /** Many at once, each a few steps of the process, or some milliseconds, after the other. */
   const volley = (): Call =>
     Effect.forEach(
       Array.from({ length: chance.between(2, 6) }, fresh),
       (payload) => {
-        const steps = Effect.repeatN(Effect.yieldNow(), chance.below(60))
+        const steps = chance.happens(0.5)
+          ? Effect.sleep(chance.between(1, 60))
+          : Effect.repeatN(Effect.yieldNow(), chance.below(60))
         return Effect.zipRight(steps, Effect.either(adding([payload.n], true, Plain.enqueue(payload))))
       },
       { concurrency: "unbounded" }

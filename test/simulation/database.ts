@@ -172,6 +172,11 @@ export class FleetDatabase {
         return Effect.fail(failure(fault.code))
       case "lost":
         return Effect.zipRight(done, Effect.fail(failure(fault.code)))
+      case "rests":
+        return Effect.flatMap(Effect.exit(done), (exit) => {
+          by.rest(fault.millis)
+          return Effect.zipRight(Effect.yieldNow(), exit)
+        })
       case "slow": {
         // The driver is synchronous: the whole process waits for the disk
         const wait = Effect.suspend(() => {

@@ -26,6 +26,7 @@ export type FaultKind = (typeof faultKinds)[number]
 export type Fault =
   | { readonly _tag: "refused"; readonly code: string }
   | { readonly _tag: "lost"; readonly code: string }
+  | { readonly _tag: "rests"; readonly millis: number }
   | { readonly _tag: "slow"; readonly millis: number; readonly after: boolean }
   | { readonly _tag: "killed"; readonly after: boolean }
 
@@ -83,6 +84,8 @@ export class Faults {
       by.trouble()
       return { _tag: "refused", code: "SQLITE_CANTOPEN" }
     }
+    // Between an answer and what is made of it there is time for anything
+    if (chance.happens(0.02)) return { _tag: "rests", millis: chance.between(1, 30) }
     const dice = chance.below(10_000)
     let from = 0
     const share = looks.test(text) ? ofLooks : rare.test(text) ? ofRare : perTenThousand

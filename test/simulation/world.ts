@@ -171,12 +171,27 @@ export class Process implements Scheduler {
     this.trouble()
   }
 
+  /** Others have its processor for some milliseconds: no trouble for anybody. */
+  rest(millis: number): void {
+    if (this.state !== "running") return
+    this.state = "stopped"
+    const { stops } = this
+    this.world.after(millis, () => {
+      if (this.stops === stops) this.goOn()
+    })
+  }
+
   /** As by SIGCONT: all timers that are overdue are noticed at once. */
   go(): void {
     if (this.state !== "stopped") return
-    this.state = "running"
     this.wentOnAt = this.world.now
     this.troubledAt = this.world.now
+    this.goOn()
+  }
+
+  private goOn(): void {
+    if (this.state !== "stopped") return
+    this.state = "running"
     for (const fire of this.overdue.splice(0)) fire()
     this.world.offer(this)
   }

@@ -67,8 +67,8 @@ export interface Court {
   readonly handlings: ReadonlyMap<number, Handling>
   /** When each lease ends, or has ended, by its token. */
   readonly leases: ReadonlyMap<number, number>
-  /** When each process has last taken or settled a job of each queue. */
-  readonly busyAt: ReadonlyMap<string, number>
+  /** When each process had its hands full with each queue, the last time. */
+  readonly fullAt: ReadonlyMap<string, number>
   /** Jobs that have not ended. */
   readonly live: () => ReadonlyArray<Job>
   readonly paused: ReadonlySet<string>
@@ -93,7 +93,8 @@ export const makeOracle = (world: World) => {
   const jobs = new Map<number, Job>()
   const handlings = new Map<number, Handling>()
   const leasesEnd = new Map<number, number>()
-  const busyAt = new Map<string, number>()
+  const fullAt = new Map<string, number>()
+  const hands = new Map<string, number>()
   const alive = new Map<number, Job>()
   const ids = new Map<number, string>()
   const paused = new Set<string>()
@@ -110,7 +111,7 @@ export const makeOracle = (world: World) => {
     jobs,
     handlings,
     leases: leasesEnd,
-    busyAt,
+    fullAt,
     live: () => [...alive.values()],
     paused,
     resumedAt,
@@ -134,6 +135,14 @@ export const makeOracle = (world: World) => {
   const order = makeOrder(court)
   const prompt = makePrompt(court, handlers)
 
+  /** A process has one job of a queue more in its hands, or one less. */
+  const inHands = (by: Process, queue: string, more: 1 | -1): void => {
+    const key = `${by.name} ${queue}`
+    const before = hands.get(key) ?? 0
+    hands.set(key, before + more)
+    if (Math.max(before, before + more) >= (by.slots.get(queue)?.size ?? 0)) fullAt.set(key, world.now)
+  }
+
   /** After the rules have looked at it. */
   const apply = (scene: Scene, { after, before }: Change): void => {
     if (after === undefined) {
@@ -143,7 +152,7 @@ export const makeOracle = (world: World) => {
         return
       }
       job.endedIn = scene.seq
-      if (job.holder !== undefined) busyAt.set(`${job.holder.name} ${job.queue}`, scene.now)
+      if (job.holder !== undefined) inHands(job.holder, job.queue, -1)
       job.holder = undefined
       alive.delete(job.id)
       return
@@ -170,9 +179,9 @@ export const makeOracle = (world: World) => {
     }
     job.row = after
     if (after.token !== before.token) {
-      if (job.holder !== undefined) busyAt.set(`${job.holder.name} ${job.queue}`, scene.now)
+      if (job.holder !== undefined) inHands(job.holder, job.queue, -1)
       job.holder = after.token === null ? undefined : scene.by
-      busyAt.set(`${scene.by.name} ${job.queue}`, scene.now)
+      if (job.holder !== undefined) inHands(job.holder, job.queue, 1)
     }
     if (after.token === null) return
     leasesEnd.set(num(after.token), num(after.visible_at))

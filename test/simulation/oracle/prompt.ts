@@ -32,7 +32,7 @@ export const makePrompt = (court: Court, { hasDeaf, obeys }: Pick<Handlings, "ha
     if (
       slot === undefined ||
       hasDeaf(by, queue) ||
-      (court.busyAt.get(`${by.name} ${queue}`) ?? 0) > world.now - moment - 1
+      (court.fullAt.get(`${by.name} ${queue}`) ?? 0) >= world.now - moment
     )
       return false
     const held = court.live().filter((job) => job.queue === queue && job.holder === by).length
