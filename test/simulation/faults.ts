@@ -116,7 +116,7 @@ export class Faults {
       const millis = chance.weighted([
         [8, chance.between(1, 50)],
         // Nobody else can write meanwhile: for somewhat longer than they wait
-        [3, chance.between(1_000, inTransaction ? 7_000 : 15_000)],
+        [inTransaction ? 1 : 3, chance.between(1_000, inTransaction ? 7_000 : 15_000)],
         [inTransaction ? 0 : 1, chance.between(60_000, 600_000)]
       ])
       return { _tag: "slow", millis, after: chance.happens(0.5) }
