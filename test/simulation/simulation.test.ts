@@ -3,6 +3,7 @@
  * product's real SQLite statements in memory, through nights in which clocks change, with everything that can go wrong.
  * Nothing but the oracle knows what a queue is to do.
  */
+import { setImmediate } from "node:timers/promises"
 import { setFlagsFromString } from "node:v8"
 import { runInNewContext } from "node:vm"
 import { expect, test } from "vitest"
@@ -61,10 +62,18 @@ test(
   timeout(1_200_000, 3 * 3_600_000)
 )
 
-test("the same seed gives a byte-identical trace", () => {
-  for (let seed = first; seed < first + Math.min(seeds, 3); seed++) {
-    const trace = simulate(lifeOf(seed, isLong)).trace.join("\n")
-    expect(simulate(lifeOf(seed, isLong)).trace.join("\n") === trace).toBe(true)
-    expect(trace.length).toBeGreaterThan(5_000)
-  }
-})
+test(
+  "the same seed gives a byte-identical trace",
+  async () => {
+    const traceOf = async (seed: number): Promise<string> => {
+      await setImmediate()
+      return simulate(lifeOf(seed, isLong)).trace.join("\n")
+    }
+    for (let seed = first; seed < first + Math.min(seeds, 3); seed++) {
+      const trace = await traceOf(seed)
+      expect((await traceOf(seed)) === trace).toBe(true)
+      expect(trace.length).toBeGreaterThan(5_000)
+    }
+  },
+  timeout(600_000, 1_200_000)
+)
