@@ -12,7 +12,7 @@ import { type Names, postgresNames, sqliteNames, statement } from "../../src/lay
 import { migrations } from "../../src/layers/Queue/migrations/migrate.js"
 import { temporaryFile } from "../support/engines.js"
 import { createDatabase } from "../support/postgres.js"
-import type { FaultServices } from "./engines.js"
+import { type FaultServices, writersOf } from "./engines.js"
 import type { Faults } from "./faults.js"
 import { startPostgresFaults } from "./postgresFaults.js"
 import { startSqliteFaults } from "./sqliteFaults.js"
@@ -125,16 +125,6 @@ export const sqliteGround: Effect.Effect<Ground, unknown, Scope.Scope> = Effect.
         .map(({ line }) => line)
         .join("\n")
         .replaceAll(namespace, "*"),
-    left: async () => {
-      try {
-        db.pragma("busy_timeout = 0")
-        db.exec("BEGIN IMMEDIATE; ROLLBACK")
-        return []
-      } catch {
-        return ["a transaction that holds the write lock"]
-      } finally {
-        db.pragma("busy_timeout = 2000")
-      }
-    }
+    left: async () => writersOf(db)
   }
 })

@@ -41,6 +41,19 @@ export interface Database {
 /** Connections of the application's pool. */
 export const poolSize = 2
 
+/** What is left of a writer that has not ended. */
+export const writersOf = (db: BetterSqlite.Database): ReadonlyArray<string> => {
+  try {
+    db.pragma("busy_timeout = 0")
+    db.exec("BEGIN IMMEDIATE; ROLLBACK")
+    return []
+  } catch {
+    return ["a transaction that holds the write lock"]
+  } finally {
+    db.pragma("busy_timeout = 2000")
+  }
+}
+
 const ownConnections = 2
 
 const marks = "CREATE TABLE IF NOT EXISTS marks (text TEXT NOT NULL)"
@@ -120,17 +133,7 @@ export const sqlite: Effect.Effect<Database, unknown, Scope.Scope> = Effect.gen(
     faults,
     operator: async (text) => void db.exec(text),
     look: async () => Object.fromEntries(tables.map((name) => [name, rowsOf(name)])),
-    stray: async () => {
-      try {
-        db.pragma("busy_timeout = 0")
-        db.exec("BEGIN IMMEDIATE; ROLLBACK")
-        return []
-      } catch {
-        return ["a transaction that holds the write lock"]
-      } finally {
-        db.pragma("busy_timeout = 2000")
-      }
-    },
+    stray: async () => writersOf(db),
     layer: (options = {}) =>
       Layer.provideMerge(Sqlite.layer({ ...quiet, watch: false, ...options.sqlite }), Layer.succeedContext(built))
   }

@@ -10,6 +10,7 @@ import { retryWhile } from "../../schedule/retryWhile.js"
 import type { StoreError } from "../../services/Errors.js"
 import type { Row, Session, Statement } from "../engine.js"
 import { connecting, storeError } from "../storeError.js"
+import { atEnd } from "./atEnd.js"
 import { type Access, ended, opened, positional } from "./Database.js"
 import { makeTurns } from "./turns.js"
 
@@ -194,16 +195,7 @@ export const makePgConnections = (config: pg.ClientConfig, settings: PgSettings)
         client === undefined
           ? Effect.flatMap(connect(slot), (made) => use(session(slot, made)))
           : Effect.suspend(() => use(session(slot, client)))
-      return Effect.matchCauseEffect(used, {
-        onFailure: (cause) => {
-          done()
-          return Effect.failCause(cause)
-        },
-        onSuccess: (value) => {
-          done()
-          return Effect.succeed(value)
-        }
-      })
+      return atEnd(used, done)
     }
 
     return {

@@ -10,6 +10,7 @@ import type { Service as ClockService } from "../../services/Clock.js"
 import { StoreError, type TransactionOpen } from "../../services/Errors.js"
 import type { Names, Row, Session } from "../engine.js"
 import { storeError } from "../storeError.js"
+import { atEnd } from "./atEnd.js"
 import {
   type Access,
   ambient,
@@ -144,16 +145,7 @@ const borrowing =
   (use) =>
     turns.take(() => {
       opened()
-      return Effect.matchCauseEffect(use(connection), {
-        onFailure: (cause) => {
-          ended()
-          return Effect.failCause(cause)
-        },
-        onSuccess: (value) => {
-          ended()
-          return Effect.succeed(value)
-        }
-      })
+      return atEnd(use(connection), ended)
     })
 
 /**

@@ -3,6 +3,7 @@
  * who must wait comes in order, and may be interrupted.
  */
 import { Effect, Scope } from "effect"
+import { atEnd } from "./atEnd.js"
 
 interface Waiter {
   readonly modest: boolean
@@ -77,16 +78,7 @@ export const makeTurns = (count: number): Turns => {
   }
 
   const within = <A, E>(modest: boolean, use: () => Effect.Effect<A, E>): Effect.Effect<A, E> =>
-    Effect.matchCauseEffect(Effect.suspend(use), {
-      onFailure: (cause) => {
-        release(modest)
-        return Effect.failCause(cause)
-      },
-      onSuccess: (value) => {
-        release(modest)
-        return Effect.succeed(value)
-      }
-    })
+    atEnd(Effect.suspend(use), () => release(modest))
 
   const end = Effect.sync(() => release(false))
 
