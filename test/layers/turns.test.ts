@@ -95,6 +95,30 @@ describe("turns", () => {
       })
     ))
 
+  it("go to the modest and to others by turns, whoever has waited for longer; thousands may wait", () =>
+    run(
+      Effect.gen(function* () {
+        const turns = makeTurns(2)
+        const first = yield* holder(turns)
+        const second = yield* holder(turns)
+        yield* Deferred.await(second.begun)
+        const order: Array<string> = []
+        const waits = (name: string, modest: boolean) =>
+          Effect.fork(turns.take(() => Effect.sync(() => void order.push(name)), modest))
+        const modest = yield* Effect.forEach(Array.from({ length: 20_000 }), () => waits("modest", true))
+        yield* turnsOfOthers
+        const others = yield* Effect.forEach([1, 2], () => waits("other", false))
+        yield* turnsOfOthers
+        yield* first.end
+        yield* Fiber.joinAll(others)
+        yield* second.end
+        yield* Fiber.joinAll(modest)
+        expect(order.slice(0, 4)).toEqual(["other", "modest", "other", "modest"])
+        expect(order).toHaveLength(20_002)
+        expect(turns.free()).toBe(true)
+      })
+    ))
+
   it("of the modest are all there is where there is but one", () => {
     expect(Effect.runSync(makeTurns(1).take(() => Effect.succeed(7), true))).toBe(7)
   })

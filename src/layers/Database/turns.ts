@@ -1,12 +1,11 @@
 /**
  * Turns at what only so many may use at once. A turn that is free is taken without an effect, which is nearly always;
- * who must wait comes in order, and may be interrupted.
+ * who must wait comes in order, the modest and others by turns, and may be interrupted. Thousands may wait: each costs the same.
  */
 import { Effect, Scope } from "effect"
 import { atEnd } from "./atEnd.js"
 
 interface Waiter {
-  readonly modest: boolean
   granted: boolean
   wake: () => void
 }
@@ -28,7 +27,8 @@ export interface Turns {
 export const makeTurns = (count: number): Turns => {
   let taken = 0
   let takenByModest = 0
-  let waiters: Array<Waiter> = []
+  const waiting = { modest: new Set<Waiter>(), others: new Set<Waiter>() }
+  const mates = (modest: boolean) => (modest ? waiting.modest : waiting.others)
 
   const may = (modest: boolean): boolean => taken < count && (!modest || takenByModest < Math.max(1, count - 1))
 
@@ -37,15 +37,21 @@ export const makeTurns = (count: number): Turns => {
     if (modest) takenByModest++
   }
 
+  /** Whether the last turn that was waited for went to a modest one: then others come first, and the other way round. */
+  let last = true
+  const isNext = (modest: boolean): boolean => mates(modest).size > 0 && may(modest)
+
   const release = (modest: boolean) => {
     taken--
     if (modest) takenByModest--
-    const next = waiters.find((waiter) => may(waiter.modest))
-    if (next === undefined) return
-    waiters = waiters.filter((waiter) => waiter !== next)
-    next.granted = true
-    grant(next.modest)
-    next.wake()
+    const next = isNext(!last) ? !last : last
+    const [first] = mates(next)
+    if (first === undefined || !may(next)) return
+    mates(next).delete(first)
+    last = next
+    first.granted = true
+    grant(next)
+    first.wake()
   }
 
   const waited = (waiter: Waiter): Effect.Effect<void> =>
@@ -64,13 +70,13 @@ export const makeTurns = (count: number): Turns => {
       grant(modest)
       return then()
     }
-    const waiter: Waiter = { modest, granted: false, wake: () => undefined }
-    waiters.push(waiter)
+    const waiter: Waiter = { granted: false, wake: () => undefined }
+    mates(modest).add(waiter)
     return Effect.matchCauseEffect(restore(waited(waiter)), {
       // A turn may have come with the interrupt
       onFailure: (cause) => {
         if (waiter.granted) release(modest)
-        else waiters = waiters.filter((other) => other !== waiter)
+        else mates(modest).delete(waiter)
         return Effect.failCause(cause)
       },
       onSuccess: then
