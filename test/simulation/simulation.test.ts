@@ -13,7 +13,7 @@ import { hostCount } from "./fleet.js"
 import { liveHere, liveSpread, range, type Total } from "./lives.js"
 import { lifeOf, simulate } from "./simulate.js"
 
-const seeds = runs(200, 1_000)
+const seeds = runs(120, 1_000)
 const { days } = lifeOf(first, isLong)
 
 const list = (counts: Record<string, number>) =>
