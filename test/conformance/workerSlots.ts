@@ -163,6 +163,33 @@ export const workerSlotsSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("is claimed while handlers of what was claimed before are still to begin (G73)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let begun = 0
+        let claimed = 0
+        /** How many were in hand and had not begun, at each claim. */
+        const waiting: Array<number> = []
+        const counting = (real: Queue.Service) => ({
+          claim: (request: ClaimRequest) => {
+            waiting.push(claimed - begun)
+            return Effect.map(real.claim(request), (result) => {
+              claimed += result.jobs.length
+              return result
+            })
+          }
+        })
+        yield* queue.enqueueMany(numbers(1_500))
+        const handler = () => Effect.sync(() => void begun++)
+        yield* withQueue(counting, observe(queue, { handler, concurrency: 10 }))
+        yield* Testing.advance("5 seconds")
+        yield* expectEmpty(queue)
+        expect(Math.max(...waiting)).toBeGreaterThan(100)
+        // Half of what may be claimed ahead, and those that have a handler
+        expect(Math.max(...waiting)).toBeLessThanOrEqual(260)
+      })
+    )
+
     it.effect("is never more than the option allows; none for 0 (G73)", () =>
       Effect.gen(function* () {
         for (const prefetch of [0, 3]) {
