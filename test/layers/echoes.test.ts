@@ -45,7 +45,7 @@ const play = (kinds: ReadonlyArray<Kind>, listening: boolean, order: ReadonlyArr
       live = event === "listen"
       // Whoever begins to listen wakes everybody; without LISTEN, work is found by polling
       unwoken = 0
-      if (live) echoes.changed()
+      if (live) echoes.listening()
     } else if (event === "deliver") {
       if (echoes.covers(pid, topic)) continue
       wakes++

@@ -143,10 +143,12 @@ export const ended = (): void => {
   activity.open--
 }
 
+const closed = Effect.sync(ended)
+
 export const tracked = <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.suspend(() => {
     opened()
-    return Effect.ensuring(self, Effect.sync(ended))
+    return Effect.ensuring(self, closed)
   })
 
 /** The values of a statement's parameters, in order; a missing one is a defect of ours. */

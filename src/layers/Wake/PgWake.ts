@@ -67,7 +67,7 @@ export const layer = (options: PgWakeOptions) =>
         })
         yield* call((done) => void client.connect(done))
         yield* call((done) => void client.query(`LISTEN ${pg.escapeIdentifier(options.channel)}`, done))
-        options.echoes.changed()
+        options.echoes.listening()
         hub.setState({ _tag: "Live" })
         hub.wakeAll()
         const probe = call((done) => void client.query(`SELECT 1`, done)).pipe(Effect.repeat(listenProbe))

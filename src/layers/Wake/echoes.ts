@@ -16,8 +16,8 @@ export interface Echoes {
   readonly begin: (pid: number, topic: string) => (committed: boolean) => boolean
   /** Whether a notification says nothing new; asked once for each that comes. */
   readonly covers: (pid: number, topic: string) => boolean
-  /** LISTEN has begun, or ended: what was sent before may come or not. */
-  readonly changed: () => void
+  /** LISTEN has begun (again): what was sent before may come or not. */
+  readonly listening: () => void
 }
 
 /** More are not kept: behind a pooler, whose processes are not the server's, none is ever heard of. */
@@ -59,7 +59,7 @@ export const makeEchoes = (): Echoes => {
       if (sent !== undefined) sent.heard = true
       return false
     },
-    changed: () => {
+    listening: () => {
       era++
       due.clear()
     }
