@@ -1,7 +1,5 @@
 /** The command line as a deploy script runs it: a process of its own, judged by what it prints and its exit code. */
-import { execFile, spawnSync } from "node:child_process"
 import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync } from "node:fs"
-import { createRequire } from "node:module"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -9,20 +7,18 @@ import BetterSqlite from "better-sqlite3"
 import { afterAll, beforeAll, describe, expect, inject, it } from "vitest"
 import { latest } from "../src/layers/Queue/migrations/migrate.js"
 import { createDatabase, withClient } from "./support/postgres.js"
+import { compile, type Ran, runNode } from "./support/programs.js"
 
 const root = fileURLToPath(new URL("..", import.meta.url))
 const directory = mkdtempSync(join(tmpdir(), "alkstore-cli-"))
 /** The package as it is built, inside the repository, so that it finds its dependencies. */
 const built = join(root, "test/.tmp/cli")
 
-beforeAll(() => {
+beforeAll(async () => {
   rmSync(built, { recursive: true, force: true })
   mkdirSync(built, { recursive: true })
   cpSync(join(root, "package.json"), join(built, "package.json"))
-  const compiler = join(createRequire(import.meta.url).resolve("typescript/package.json"), "../bin/tsc")
-  const args = [compiler, "-p", join(root, "tsconfig.build.json"), "--outDir", join(built, "dist")]
-  const { stdout } = spawnSync(process.execPath, args, { encoding: "utf8" })
-  expect(stdout).toBe("")
+  expect(await compile("-p", join(root, "tsconfig.build.json"), "--outDir", join(built, "dist"))).toBe("")
 })
 
 afterAll(() => {
@@ -30,25 +26,14 @@ afterAll(() => {
   rmSync(built, { recursive: true, force: true })
 })
 
-interface Ran {
-  readonly code: number
-  readonly out: string
-  readonly err: string
+const alkstore = (
+  args: ReadonlyArray<string>,
+  env: Readonly<Record<string, string>> = {},
+  input = ""
+): Promise<Ran> => {
+  const { DATABASE_URL: _, ...rest } = process.env
+  return runNode([join(built, "dist/cli.js"), ...args], { env: { ...rest, ...env }, input })
 }
-
-const alkstore = (args: ReadonlyArray<string>, env: Readonly<Record<string, string>> = {}, input = ""): Promise<Ran> =>
-  new Promise((resolve) => {
-    const { DATABASE_URL: _, ...rest } = process.env
-    const child = execFile(
-      process.execPath,
-      [join(built, "dist/cli.js"), ...args],
-      { env: { ...rest, ...env } },
-      (_error, out, err) => resolve({ code: child.exitCode ?? -1, out, err })
-    )
-    // One that ends without reading it closes the pipe
-    child.stdin?.on("error", () => {})
-    child.stdin?.end(input)
-  })
 
 /** The url with a password in it: the server trusts everybody, so any will do. */
 const withPassword = (url: string): string => Object.assign(new URL(url), { password: "hunter2" }).href

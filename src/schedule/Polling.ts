@@ -86,6 +86,15 @@ export const outageRetry: Schedule.Schedule<unknown> = Schedule.exponential(100)
 )
 
 /**
+ * A claim that has emptied the queue and found as many jobs as this shows that they come in a stream: the next one is made
+ * so many milliseconds after it was answered, for those that have gathered meanwhile. Measured: `bench/RESULTS.md`.
+ *
+ * @since 0.1.0
+ * @category schedules
+ */
+export const stream = { jobs: 3, millis: 5 }
+
+/**
  * The looks after a file event: at once, and these many milliseconds after each other.
  *
  * @since 0.1.0

@@ -26,6 +26,11 @@ export interface Service {
    * and the mark for the next call; 0 where it cannot be measured.
    */
   readonly stall: (since: number) => Effect.Effect<{ readonly millis: number; readonly mark: number }>
+  /**
+   * Ends after so many milliseconds of the machine's own time, whatever Effect's Clock says, and at once where time is
+   * virtual: for waits in which work gathers, and which mean nothing else.
+   */
+  readonly lull: (millis: number) => Effect.Effect<void>
 }
 
 /**

@@ -3,7 +3,7 @@
  * due job, the next lease's end or the safety poll, whichever is first.
  */
 import { Effect, type Fiber } from "effect"
-import { outageRetry, restMillis, sleepMillis } from "../schedule/Polling.js"
+import { outageRetry, restMillis, sleepMillis, stream } from "../schedule/Polling.js"
 import { retryWhile } from "../schedule/retryWhile.js"
 import type { ClaimPosition, ClaimResult } from "../services/QueueStore.js"
 import type { ClaimedRow } from "../services/Settlement.js"
@@ -219,6 +219,15 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     })
   }
 
+  /** In a stream of jobs, each claim of which would find but a few more, those that come gather for a moment. */
+  const gather = (found: number): Effect.Effect<void> =>
+    found < stream.jobs
+      ? Effect.void
+      : Effect.flatMap(state.clock.monotonic, (now) => {
+          const left = (state.lastClaim ?? now) + stream.millis - now
+          return left > 0 ? state.clock.lull(Math.ceil(left)) : Effect.void
+        })
+
   /** Wakes are nudges like others: so that who rests waits for one thing. */
   const heard = Effect.map(state.subscription.await, () => {
     after = undefined
@@ -249,6 +258,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     if (hinted) return
     state.telemetry.waits(!result.more && !result.paused)
     yield* rest(result, limit, yield* state.wake.state)
+    yield* gather(result.jobs.length)
   }).pipe(Effect.forever)
   // A loop that is started again after a defect has lost the fiber of its alarm
   const begun = Effect.sync(() => {

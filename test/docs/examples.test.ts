@@ -1,11 +1,11 @@
 /** The code in the documentation type-checks, and what can run runs. */
-import { spawnSync } from "node:child_process"
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs"
 import { createRequire } from "node:module"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { pathToFileURL } from "node:url"
 import { expect, test } from "vitest"
+import { compile, runNode } from "../support/programs.js"
 import { blocksOf, documents, read, root } from "./markdown.js"
 
 /** Inside the repository, so that imports resolve; git, the type checker and the test runner leave it alone. */
@@ -37,7 +37,7 @@ test("the README shows examples/quickstart.ts, in 30 lines", () => {
   expect(quickstart.trimEnd().split("\n").length).toBeLessThanOrEqual(30)
 })
 
-test("every TypeScript block of the documentation type-checks", () => {
+test("every TypeScript block of the documentation type-checks", async () => {
   writeFileSync(
     join(directory, "tsconfig.json"),
     JSON.stringify({
@@ -46,10 +46,8 @@ test("every TypeScript block of the documentation type-checks", () => {
       include: ["./*.ts"]
     })
   )
-  const compiler = join(createRequire(import.meta.url).resolve("typescript/package.json"), "../bin/tsc")
-  const { stdout } = spawnSync(process.execPath, [compiler, "--noEmit", "-p", directory], { encoding: "utf8" })
   expect(blocks.length).toBeGreaterThan(3)
-  expect(stdout).toBe("")
+  expect(await compile("--noEmit", "-p", directory)).toBe("")
 })
 
 /** Every example that ends by itself, and what it says. */
@@ -87,26 +85,19 @@ const programs: Record<string, ReadonlyArray<string>> = {
   locks: ["somebody else could begin too: false", "token "]
 }
 
-test.each(Object.entries(programs))("examples/%s.ts runs to its end", (name, says) => {
+const loader = pathToFileURL(createRequire(import.meta.url).resolve("tsx")).href
+
+test.each(Object.entries(programs))("examples/%s.ts runs to its end", async (name, says) => {
   const elsewhere = mkdtempSync(join(tmpdir(), "alkstore-example-"))
   try {
-    const { status, stderr, stdout } = spawnSync(
-      process.execPath,
-      [
-        "--import",
-        pathToFileURL(createRequire(import.meta.url).resolve("tsx")).href,
-        join(root, `examples/${name}.ts`)
-      ],
-      {
-        cwd: elsewhere,
-        encoding: "utf8",
-        timeout: 50_000,
-        env: { ...process.env, TSX_TSCONFIG_PATH: join(root, "tsconfig.json") }
-      }
-    )
-    expect(stderr).toBe("")
-    for (const line of says) expect(stdout).toContain(line)
-    expect(status).toBe(0)
+    const { code, err, out } = await runNode(["--import", loader, join(root, `examples/${name}.ts`)], {
+      cwd: elsewhere,
+      timeout: 50_000,
+      env: { ...process.env, TSX_TSCONFIG_PATH: join(root, "tsconfig.json") }
+    })
+    expect(err).toBe("")
+    for (const line of says) expect(out).toContain(line)
+    expect(code).toBe(0)
   } finally {
     rmSync(elsewhere, { recursive: true, force: true })
   }

@@ -175,7 +175,8 @@ it("writes: a verb that throws leaves no transaction open and fails its caller a
           virtual: true,
           now: Effect.succeed(0),
           monotonic: Effect.succeed(0),
-          stall: () => Effect.succeed({ millis: 0, mark: 0 })
+          stall: () => Effect.succeed({ millis: 0, mark: 0 }),
+          lull: () => Effect.void
         },
         limitMillis: 100,
         use: (use) => one.withPermits(1)(Effect.uninterruptible(use({} as never))),

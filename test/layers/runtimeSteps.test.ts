@@ -85,7 +85,7 @@ const inFlight = Effect.forEach(Array.from({ length: 10 }), () => Letters.enqueu
 })
 
 describe.each([
-  { name: "SQLite", layer: sqlite, enqueue: 100, ten: 780, through: 610 },
+  { name: "SQLite", layer: sqlite, enqueue: 75, ten: 750, through: 500 },
   { name: "PostgreSQL", layer: postgres, enqueue: 55, ten: 660, through: 350 }
 ])("$name", ({ enqueue, layer, name, ten, through }) => {
   test("an enqueue, ten at once, and a job through an idle worker take no more steps than they need", () =>

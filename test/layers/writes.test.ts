@@ -114,7 +114,8 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
         virtual: true,
         now: Effect.sync(now),
         monotonic: Effect.sync(now),
-        stall: () => Effect.succeed({ millis: 0, mark: 0 })
+        stall: () => Effect.succeed({ millis: 0, mark: 0 }),
+        lull: () => Effect.void
       },
       limitMillis,
       use: (use) =>

@@ -1,10 +1,9 @@
 /** What the types must refuse, shown to the compiler. */
-import { spawnSync } from "node:child_process"
 import { mkdirSync, writeFileSync } from "node:fs"
-import { createRequire } from "node:module"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
 import { expect, test } from "vitest"
+import { compile } from "../support/programs.js"
 
 const directory = fileURLToPath(new URL("../.tmp/types", import.meta.url))
 
@@ -130,7 +129,7 @@ const refused: ReadonlyArray<readonly [string, string]> = [
 ]
 
 /** The first error of each file, by its name. */
-const compile = (files: Readonly<Record<string, string>>): ReadonlyMap<string, string> => {
+const errorsOf = async (files: Readonly<Record<string, string>>): Promise<ReadonlyMap<string, string>> => {
   mkdirSync(directory, { recursive: true })
   for (const [name, code] of Object.entries(files)) writeFileSync(join(directory, `${name}.ts`), `${prelude}${code}\n`)
   const compilerOptions = { noUnusedLocals: false, declaration: false }
@@ -139,12 +138,11 @@ const compile = (files: Readonly<Record<string, string>>): ReadonlyMap<string, s
     join(directory, "tsconfig.json"),
     JSON.stringify({ extends: "../../../tsconfig.json", compilerOptions, files: names, include: [] })
   )
-  const compiler = join(createRequire(import.meta.url).resolve("typescript/package.json"), "../bin/tsc")
-  const { stdout } = spawnSync(process.execPath, [compiler, "--noEmit", "-p", directory], { encoding: "utf8" })
-  return new Map([...stdout.matchAll(/([\w-]+)\.ts\(.*/g)].map(([line, name = ""]) => [name, line]))
+  const printed = await compile("--noEmit", "-p", directory)
+  return new Map([...printed.matchAll(/([\w-]+)\.ts\(.*/g)].map(([line, name = ""]) => [name, line]))
 }
 
-const errors = compile(
+const errors = await errorsOf(
   Object.fromEntries([
     ...accepted.map((code, index) => [`accepted-${index}`, code]),
     ...refused.map(([, code], index) => [`refused-${index}`, code])

@@ -184,7 +184,8 @@ export class Fleet {
       virtual: false,
       now: Effect.sync(() => this.world.now),
       monotonic: Effect.sync(() => process.monotonic()),
-      stall: () => Effect.succeed({ millis: 0, mark: 0 })
+      stall: () => Effect.succeed({ millis: 0, mark: 0 }),
+      lull: () => Effect.void
     }
   }
 

@@ -8,7 +8,7 @@ import { busyRetry } from "../../schedule/Polling.js"
 import { retryWhile } from "../../schedule/retryWhile.js"
 import type { Service as ClockService } from "../../services/Clock.js"
 import { StoreError, type TransactionOpen } from "../../services/Errors.js"
-import type { Names, Row, Session } from "../engine.js"
+import type { Names, Session } from "../engine.js"
 import { storeError } from "../storeError.js"
 import { atEnd } from "./atEnd.js"
 import {
@@ -29,6 +29,7 @@ import {
   type Verb
 } from "./Database.js"
 import { type Lent, lentBy } from "./fileClient.js"
+import { cached, makeRun, type Run } from "./prepared.js"
 import { makeTransaction } from "./transaction.js"
 import { makeWrites } from "./writes.js"
 
@@ -40,30 +41,6 @@ export interface SqliteSettings {
   readonly synchronous: "NORMAL" | "FULL" | "EXTRA" | "OFF"
 }
 
-/**
- * The client caches failed preparations as well as good ones: a statement that met a missing table once would fail for
- * ten minutes after it came back. A new generation makes every text a new one.
- */
-let generation = 0
-
-const run = (
-  connection: Connection,
-  operation: string,
-  text: string,
-  parameters?: object
-): Effect.Effect<ReadonlyArray<Row>, StoreError> =>
-  Effect.mapError(
-    connection.execute(
-      generation === 0 ? text : `${text} -- ${generation}`,
-      parameters === undefined ? [] : [parameters],
-      undefined
-    ),
-    (error) => {
-      if (error.message.startsWith("Failed to prepare")) generation++
-      return storeError(operation, error)
-    }
-  )
-
 export const makeSqliteDatabase = (
   sql: SqlClient.SqlClient,
   names: Names,
@@ -73,15 +50,18 @@ export const makeSqliteDatabase = (
   Effect.gen(function* () {
     const retry: Schedule.Schedule<unknown> = busyRetry(settings.busyLimit)
     const ours = yield* Effect.scoped(sql.reserve).pipe(Effect.mapError((error) => storeError("connect", error)))
+    const runOurs = yield* makeRun(ours)
+    /** For who has the connection for itself, as a transaction of the caller, whose fibers share it, has not. */
+    const runOf = (connection: Connection): Run => (connection === ours ? runOurs : cached(connection))
 
     /** One instant for all statements of a verb: taken when it has what it waited for. */
-    const session = (connection: Connection, writes: boolean, joined: boolean): Effect.Effect<Session> =>
+    const session = (run: Run, writes: boolean, joined: boolean): Effect.Effect<Session> =>
       Effect.map(clock.now, (now) => ({
         writes,
         joined,
         execute: (statement, parameters) => {
           parameters.now = now
-          return run(connection, statement.name, statement.text, parameters)
+          return run(statement.name, statement.text, parameters)
         }
       }))
 
@@ -92,13 +72,13 @@ export const makeSqliteDatabase = (
       clock,
       limitMillis: Duration.toMillis(settings.busyLimit),
       use: withConnection,
-      session: (connection) => session(connection, true, false),
-      run: (connection, text, operation) => run(connection, operation, text)
+      session: (connection) => session(runOf(connection), true, false),
+      run: (connection, text, operation) => runOf(connection)(operation, text)
     })
 
     const reading = <A>(verb: Verb<A>) =>
       retryWhile(
-        withConnection((connection) => Effect.flatMap(session(connection, false, false), verb)),
+        withConnection((connection) => Effect.flatMap(session(runOf(connection), false, false), verb)),
         retry,
         ({ reason }) => reason === "busy"
       )
@@ -118,8 +98,8 @@ export const makeSqliteDatabase = (
           }
           return independent
             ? Effect.fail(refuseOpen(operation))
-            : inSavepoint(access, transaction.connection, operation, (connection) =>
-                Effect.flatMap(session(connection, true, true), verb)
+            : inSavepoint(access, cached(transaction.connection), operation, (run) =>
+                Effect.flatMap(session(run, true, true), verb)
               )
         }),
       apart: <A>(access: Access, operation: string, verb: Verb<A>) =>
@@ -182,18 +162,18 @@ let savepoints = 0
  */
 const inSavepoint = <A>(
   access: Access,
-  connection: Connection,
+  run: Run,
   operation: string,
-  verb: (connection: Connection) => Effect.Effect<A, StoreError>
+  verb: (run: Run) => Effect.Effect<A, StoreError>
 ) => {
-  if (access === "read") return tracked(verb(connection))
+  if (access === "read") return tracked(verb(run))
   const name = `alkstore_${++savepoints}`
-  return run(connection, operation, `SAVEPOINT ${name}`).pipe(
-    Effect.zipRight(Effect.exit(verb(connection))),
+  return run(operation, `SAVEPOINT ${name}`).pipe(
+    Effect.zipRight(Effect.exit(verb(run))),
     Effect.flatMap((exit) =>
       Effect.zipRight(
-        Effect.either(Exit.isSuccess(exit) ? Effect.void : run(connection, operation, `ROLLBACK TO ${name}`)),
-        Effect.zipRight(Effect.either(run(connection, operation, `RELEASE ${name}`)), exit)
+        Effect.either(Exit.isSuccess(exit) ? Effect.void : run(operation, `ROLLBACK TO ${name}`)),
+        Effect.zipRight(Effect.either(run(operation, `RELEASE ${name}`)), exit)
       )
     ),
     Effect.uninterruptible,
@@ -219,7 +199,7 @@ export const prepareSqlite = (sql: SqlClient.SqlClient, settings: SqliteSettings
           `PRAGMA busy_timeout = ${Duration.toMillis(settings.busyTimeout)}`,
           `PRAGMA synchronous = ${settings.synchronous}`
         ],
-        (text) => run(connection, "connect", text),
+        (text) => cached(connection)("connect", text),
         { discard: true }
       )
     ),

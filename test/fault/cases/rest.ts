@@ -14,7 +14,8 @@ export const wakeCases: CasesOf<Wake.Service> = {
 export const clockCases: CasesOf<Clock.Service> = {
   now: silent(() => Effect.map(Clock.Clock, (service) => service.now)),
   monotonic: silent(() => Effect.map(Clock.Clock, (service) => service.monotonic)),
-  stall: silent(() => Effect.map(Clock.Clock, (service) => service.stall(0)))
+  stall: silent(() => Effect.map(Clock.Clock, (service) => service.stall(0))),
+  lull: silent(() => Effect.map(Clock.Clock, (service) => service.lull(1)))
 }
 
 /** Something of each kind. */
