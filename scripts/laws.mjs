@@ -45,6 +45,12 @@ const laws = [
     of: code,
     forbids: /\.(only|skip|todo)\b\s*[(.]/,
     why: "every test runs; use runIf for what a machine cannot do"
+  },
+  {
+    files: /^test\/.*\.test\.ts$/,
+    of: code,
+    forbids: /\b(spawn|exec|execFile)Sync\b/,
+    why: "the test runner waits for its worker's event loop; see test/support/programs.ts"
   }
 ]
 

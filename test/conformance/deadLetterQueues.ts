@@ -101,8 +101,8 @@ export const deadLetterQueuesSuite: Suite = (engine, options) => {
       readonly [string, string, (queue: ReturnType<typeof freshQueue>) => Effect.Effect<unknown, unknown, Queue.Queue>]
     > = [
       ["its last retry", "exhausted", (queue) => Effect.flatMap(claimOne(queue), (job) => job.retry())],
-      ["expiry, met by a sweep of all", "expired", () => Effect.zipRight(TestClock.adjust("1 hour"), sweep())],
-      ["expiry, met by a claim", "expired", (queue) => Effect.zipRight(TestClock.adjust("1 hour"), queue.claim())],
+      ["expiry, met by a sweep of all", "expired", () => Effect.zipRight(TestClock.adjust("2 minutes"), sweep())],
+      ["expiry, met by a claim", "expired", (queue) => Effect.zipRight(TestClock.adjust("2 minutes"), queue.claim())],
       [
         "a crash, met by a sweep",
         "crashed",
@@ -117,7 +117,7 @@ export const deadLetterQueuesSuite: Suite = (engine, options) => {
     for (const [label, reason, die] of deaths) {
       it.scoped(`after ${label} there is one too, and its worker runs at once (G150)`, () =>
         Effect.gen(function* () {
-          const { letters, queue } = pair({ maxAttempts: 1, expires: "1 hour" })
+          const { letters, queue } = pair({ maxAttempts: 1, expires: "2 minutes" })
           const seen: Array<string> = []
           yield* Worker.fork(letters, {
             shutdownGrace: 0,
