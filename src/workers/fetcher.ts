@@ -3,7 +3,7 @@
  * due job, the next lease's end or the safety poll, whichever is first.
  */
 import { Effect, type Fiber } from "effect"
-import { outageRetry, restMillis, sleepMillis, stream } from "../schedule/Polling.js"
+import { outageRetry, restMillis, sleepMillis } from "../schedule/Polling.js"
 import { retryWhile } from "../schedule/retryWhile.js"
 import type { ClaimPosition, ClaimResult } from "../services/QueueStore.js"
 import type { ClaimedRow } from "../services/Settlement.js"
@@ -17,6 +17,7 @@ import type { JobFork, Runs } from "./jobFork.js"
 import { failing, works } from "./outage.js"
 import type { Perform } from "./perform.js"
 import { runJob } from "./runJob.js"
+import { makeStream } from "./stream.js"
 
 /** As many as the handlers clear in this time are claimed ahead of them. */
 const aheadMillis = 250
@@ -159,6 +160,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   let hinted = false
   let wakesHeard = 0
   let alarm = makeAlarm(state, state.nudge)
+  const stream = makeStream(state)
 
   const claimed = Effect.sync(() => {
     state.claiming = false
@@ -188,6 +190,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       after = heard === wakesHeard ? result.last : undefined
       state.lastClaim = yield* state.clock.monotonic
       works(state, "claiming")
+      stream.found(result.jobs.length)
       state.telemetry.claimed(result.jobs)
       take(state, starter, result)
       notePaused(state, result.paused)
@@ -219,15 +222,6 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     })
   }
 
-  /** In a stream of jobs, each claim of which would find but a few more, those that come gather for a moment. */
-  const gather = (found: number): Effect.Effect<void> =>
-    found < stream.jobs
-      ? Effect.void
-      : Effect.flatMap(state.clock.monotonic, (now) => {
-          const left = (state.lastClaim ?? now) + stream.millis - now
-          return left > 0 ? state.clock.lull(Math.ceil(left)) : Effect.void
-        })
-
   /** Wakes are nudges like others: so that who rests waits for one thing. */
   const heard = Effect.map(state.subscription.await, () => {
     after = undefined
@@ -258,7 +252,9 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     if (hinted) return
     state.telemetry.waits(!result.more && !result.paused)
     yield* rest(result, limit, yield* state.wake.state)
-    yield* gather(result.jobs.length)
+    // What has woken meanwhile is found by the claim that follows
+    if (yield* stream.gather(result.jobs.filter(({ orderingKey }) => orderingKey === null).length))
+      yield* state.nudge.close
   }).pipe(Effect.forever)
   // A loop that is started again after a defect has lost the fiber of its alarm
   const begun = Effect.sync(() => {

@@ -60,9 +60,6 @@ const suites: ReadonlyArray<Suite> = [
   namespaceSuite
 ]
 
-/** Those of them in which somebody waits, or an engine of its own is built. The rest of the store knows of no wakes. */
-const silentSuites: ReadonlyArray<Suite> = [lockSuite, wakeSuite, namespaceSuite]
-
 const operationSuites: ReadonlyArray<Suite> = [
   besideSuite,
   orderingSuite,
@@ -73,14 +70,6 @@ const operationSuites: ReadonlyArray<Suite> = [
   dedupeOptionsSuite,
   operationsSuite,
   introspectionSuite
-]
-
-const silentOperationSuites: ReadonlyArray<Suite> = [
-  orderingSuite,
-  schedulesSuite,
-  deadLetterQueuesSuite,
-  dedupeOptionsSuite,
-  operationsSuite
 ]
 
 const workerSuites: ReadonlyArray<Suite> = [
@@ -103,12 +92,12 @@ const workerSuites: ReadonlyArray<Suite> = [
 
 /** The store, the locks and the wakes. */
 export const conformance: Suite = (engine, options) => {
-  for (const suite of options.silent ? silentSuites : suites) suite(engine, options)
+  for (const suite of suites) suite(engine, options)
 }
 
 /** Ordering keys, schedules, dead letters and what operators do. */
 export const operationsConformance: Suite = (engine, options) => {
-  for (const suite of options.silent ? silentOperationSuites : operationSuites) suite(engine, options)
+  for (const suite of operationSuites) suite(engine, options)
 }
 
 /** The workers, in files of their own: they take as long again. */

@@ -140,6 +140,23 @@ export const transactionSuite: Suite = (engine, options) => {
         })
       )
 
+      it.effect("its fibers' calls at the same moment each write their own (G4, G12)", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const payloads = Array.from({ length: 30 }, (_, n) => `payload ${n}`)
+          for (const steps of [11, 13, 16, 19, 23]) {
+            const receipts = yield* inTransaction(
+              Effect.forEach(payloads, (payload) => queue.enqueue(payload), { concurrency: "unbounded" }).pipe(
+                // A turn for the others after a few steps
+                Effect.withMaxOpsBeforeYield(steps)
+              )
+            )
+            const rows = new Map((yield* liveRows(queue)).map(({ id, payload }) => [id, payload]))
+            expect(receipts.map(({ id }) => rows.get(id))).toEqual(payloads.map((payload) => JSON.stringify(payload)))
+          }
+        })
+      )
+
       it.effect("a settle commits or rolls back with the application's writes (G13)", () =>
         Effect.gen(function* () {
           const queue = freshQueue()

@@ -1,10 +1,10 @@
 /**
  * What a virtual clock hides: instants of a real one have fractions of a millisecond, and rows have none.
  */
-import { Queue, Worker } from "alkstore"
+import { Clock, Queue, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
-import { Deferred, Effect, Layer, Redacted, Schema, TestContext } from "effect"
+import { Context, Deferred, Effect, Layer, Redacted, Schema, TestContext } from "effect"
 import { describe, expect, inject, it } from "vitest"
 import { stream } from "../../src/schedule/Polling.js"
 import type { ClaimRequest } from "../../src/services/QueueStore.js"
@@ -40,45 +40,106 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
       })
     ))
 
-  it("G73: jobs that come in a stream gather for a moment between two claims, whatever Effect's Clock says", () =>
-    live(
+  describe("between two claims", () => {
+    /**
+     * Rounds of jobs, each of which is added by the handler of the last job of the one before, after a first claim that found
+     * nothing; what is waited for between claims, and in each wait `arriving`.
+     */
+    const played = (
+      rounds: number,
+      add: (queue: Queue.Definition<number, number>) => Effect.Effect<unknown, unknown, Queue.Queue>,
+      arriving: (queue: Queue.Definition<number, number>) => Effect.Effect<unknown, unknown, Queue.Queue> = () =>
+        Effect.void
+    ) =>
       Effect.gen(function* () {
         const here = yield* Layer.build((yield* engine) as Layer.Layer<Sqlite.Services, unknown>)
         const queue = Queue.make("stream", { payload: Schema.Number })
-        const claims: Array<{ readonly begun: number; ended: number; found: number; more: boolean }> = []
-        const watched = (real: Queue.Service) => ({
-          claim: (request: ClaimRequest) => {
-            const claim = { begun: performance.now(), ended: 0, found: 0, more: false }
-            return Effect.map(real.claim(request), (result) => {
-              claims.push(
-                Object.assign(claim, { found: result.jobs.length, more: result.more, ended: performance.now() })
-              )
+        const lulls: Array<number> = []
+        const found: Array<number> = []
+        const done = yield* Deferred.make<void>()
+        let left = rounds
+        let inHand = 0
+        const real = Context.get(here, Clock.Clock)
+        const clock: Clock.Service = {
+          ...real,
+          lull: (millis) => {
+            lulls.push(millis)
+            const more = Effect.catchAll(Effect.provide(arriving(queue), here), Effect.die)
+            return Effect.zipRight(real.lull(millis), Effect.asVoid(more))
+          }
+        }
+        const counting = (store: Queue.Service) => ({
+          claim: (request: ClaimRequest) =>
+            Effect.map(store.claim(request), (result) => {
+              found.push(result.jobs.length)
+              inHand += result.jobs.length
               return result
             })
-          }
         })
-        let handled = yield* Deferred.make<void>()
-        let left = 0
-        const handler = () => Effect.suspend(() => (--left === 0 ? Deferred.succeed(handled, undefined) : Effect.void))
-        const round = Effect.gen(function* () {
-          handled = yield* Deferred.make<void>()
-          left = 2 * stream.jobs
-          yield* queue.enqueueMany(Array.from({ length: left }, (_, n) => n))
-          yield* Deferred.await(handled)
+        const handler = () =>
+          Effect.suspend(() => {
+            if (--inHand > 0) return Effect.void
+            return --left > 0 ? Effect.orDie(add(queue)) : Deferred.succeed(done, undefined)
+          })
+        const since = performance.now()
+        const all = Effect.gen(function* () {
+          yield* withQueue(counting, Worker.make(queue, { handler }))
+          yield* add(queue)
+          yield* Deferred.await(done)
         })
-        const rounds = 8
-        const streamed = Effect.gen(function* () {
-          yield* withQueue(watched, Worker.make(queue, { handler }))
-          yield* Effect.repeatN(round, rounds - 1)
-        })
-        // Nobody lets this clock go on
-        yield* Effect.scoped(streamed).pipe(Effect.provide(here), Effect.provide(TestContext.TestContext))
-        const pauses = claims.flatMap(({ ended, found, more }, at) => {
-          const next = claims[at + 1]
-          return found >= stream.jobs && !more && next !== undefined ? [next.begun - ended] : []
-        })
-        expect(pauses.length).toBeGreaterThanOrEqual(rounds - 1)
-        expect(Math.min(...pauses)).toBeGreaterThanOrEqual(stream.millis - 1)
+        yield* Effect.scoped(all).pipe(Effect.provideService(Clock.Clock, clock), Effect.provide(here))
+        expect(Math.max(0, ...lulls)).toBeLessThanOrEqual(stream.millis)
+        return { lulls, found, trials: 1 + Math.floor((performance.now() - since) / stream.trialMillis) }
       })
-    ))
+    const several = (count: number, options: Queue.EnqueueOptions = {}) => {
+      const numbers = Array.from({ length: count }, (_, n) => n)
+      return (queue: Queue.Definition<number, number>) =>
+        queue.enqueueMany(numbers, (n) =>
+          "orderingKey" in options ? { orderingKey: `${options.orderingKey}${n}` } : {}
+        )
+    }
+
+    it("jobs of a stream gather for a moment, by the machine's time", () =>
+      live(
+        Effect.gen(function* () {
+          const { found, lulls, trials } = yield* played(40, several(stream.jobs), several(100))
+          // But for the first ones, and those of each time in which it is tried again
+          expect(lulls.length).toBeGreaterThanOrEqual(Math.min(3, 40 - 2 * stream.trials * trials))
+          expect(found.filter((count) => count >= 100).length).toBe(lulls.length)
+        })
+      ))
+
+    it("nothing waits for a clock that nobody lets go on", () =>
+      live(
+        Effect.gen(function* () {
+          const { lulls } = yield* Effect.provide(
+            played(20, several(stream.jobs), several(100)),
+            TestContext.TestContext
+          )
+          expect(lulls).toEqual([])
+        })
+      ))
+
+    it("nothing is waited for where that brings nothing: the next jobs come of those at hand", () =>
+      live(
+        Effect.gen(function* () {
+          const { lulls, trials } = yield* played(40, several(stream.jobs))
+          expect(lulls.length).toBeLessThanOrEqual(stream.trials * trials)
+        })
+      ))
+
+    it("nor for so few that come alone", () =>
+      live(
+        Effect.gen(function* () {
+          expect((yield* played(10, several(stream.jobs - 1))).lulls).toEqual([])
+        })
+      ))
+
+    it("nor for jobs with ordering keys", () =>
+      live(
+        Effect.gen(function* () {
+          expect((yield* played(10, several(2 * stream.jobs, { orderingKey: "k" }))).lulls).toEqual([])
+        })
+      ))
+  })
 })

@@ -38,7 +38,7 @@ const ofLooks = { refused: 8, lost: 0, killed: 1, slow: 8 }
 /** And of those that come seldom, and on which much depends. */
 const ofRare = { refused: 150, lost: 120, killed: 60, slow: 350 }
 const rare = /^\/\* alkstore:(schedule_(due|advance)|lock|lock_renew|unlock|renew_all|give_back|settle_find) /
-const looks = /^\/\* alkstore:(claim_(leases|priority|ready|next)|schedule_next|sweep_\w+) /
+const looks = /^\/\* alkstore:(claim_(ready|next)|schedule_next|sweep_\w+) /
 
 export class Faults {
   readonly counts = new Map<FaultKind, number>(faultKinds.map((kind) => [kind, 0]))

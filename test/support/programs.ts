@@ -31,6 +31,6 @@ export const runNode = (
 
 const compiler = join(createRequire(import.meta.url).resolve("typescript/package.json"), "../bin/tsc")
 
-/** Runs the type checker; answers what it prints. */
+/** Runs the type checker; answers what it prints, and nothing where all is well. */
 export const compile = (...args: ReadonlyArray<string>): Promise<string> =>
-  runNode([compiler, ...args]).then(({ err, out }) => out + err)
+  runNode([compiler, ...args]).then(({ code, err, out }) => out + err || (code === 0 ? "" : `it ended with ${code}`))

@@ -57,8 +57,12 @@ const services = (
   return Effect.map(Layer.build(Layer.provideMerge(SqlQueue.layer(db, { notify }), base)), Layer.succeedContext)
 }
 
-/** What depends on how much time has passed here is the same each time. */
-const standing = (clock: ClockService): ClockService => ({ ...clock, monotonic: Effect.succeed(0) })
+/** What depends on how much time has passed here is the same each time, and nothing waits for time. */
+const standing = (clock: ClockService): ClockService => ({
+  ...clock,
+  monotonic: Effect.succeed(0),
+  lull: () => Effect.void
+})
 
 const unused = () => Effect.die("not used by the product")
 

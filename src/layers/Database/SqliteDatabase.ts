@@ -49,8 +49,10 @@ export const makeSqliteDatabase = (
 ): Effect.Effect<Database, StoreError> =>
   Effect.gen(function* () {
     const retry: Schedule.Schedule<unknown> = busyRetry(settings.busyLimit)
-    const ours = yield* Effect.scoped(sql.reserve).pipe(Effect.mapError((error) => storeError("connect", error)))
-    const runOurs = yield* makeRun(ours)
+    const reserved = Effect.scoped(
+      Effect.flatMap(sql.reserve, (ours) => Effect.map(makeRun(ours), (run) => [ours, run] as const))
+    )
+    const [ours, runOurs] = yield* Effect.mapError(reserved, (error) => storeError("connect", error))
     /** For who has the connection for itself, as a transaction of the caller, whose fibers share it, has not. */
     const runOf = (connection: Connection): Run => (connection === ours ? runOurs : cached(connection))
 

@@ -4,7 +4,7 @@
  * the list of its values, so that the effect can be run again with other values in the list.
  */
 import type { SqlError } from "@effect/sql"
-import { Effect } from "effect"
+import { Cause, Effect } from "effect"
 import type { StoreError } from "../../services/Errors.js"
 import type { Row } from "../engine.js"
 import { storeError } from "../storeError.js"
@@ -23,6 +23,9 @@ export type Run = (
  */
 let generation = 0
 
+/** What a text begins with. The generation comes after it: SQLite keeps what follows the column of an ALTER TABLE. */
+const named = /^(?:\/\* alkstore:\w+ \*\/ )?/
+
 /** Through the client's own cache: for a connection that several fibers may use at once. */
 export const cached =
   (connection: Connection): Run =>
@@ -30,8 +33,7 @@ export const cached =
     Effect.mapError(
       Effect.suspend(() =>
         connection.execute(
-          // In front: SQLite keeps what follows the column of an ALTER TABLE
-          generation === 0 ? text : `/* ${generation} */ ${text}`,
+          generation === 0 ? text : text.replace(named, `$&/* ${generation} */ `),
           parameters === undefined ? [] : [parameters],
           undefined
         )
@@ -57,10 +59,11 @@ const kept = (connection: Connection): Run => {
     const prepared: Prepared = {
       operation,
       values,
-      effect: Effect.matchEffect(connection.executeUnprepared(text, values, undefined), {
-        onFailure: (error) => {
+      effect: Effect.matchCauseEffect(connection.executeUnprepared(text, values, undefined), {
+        onFailure: (cause) => {
           values.length = 0
-          return Effect.fail(storeError(prepared.operation, error))
+          // A client that prepares only when it runs throws then
+          return Effect.failCause(failedBy(prepared.operation, cause))
         },
         onSuccess: (rows) => {
           // A batch of megabytes is not kept until the next one
@@ -76,7 +79,7 @@ const kept = (connection: Connection): Run => {
     Effect.suspend(() => {
       let prepared = statements.get(text)
       if (prepared === undefined) {
-        // The driver throws where it cannot prepare; such a statement is not kept
+        // The stock client throws what it cannot prepare; such a statement is not kept
         try {
           prepared = prepare(operation, text)
         } catch (error) {
@@ -89,28 +92,24 @@ const kept = (connection: Connection): Run => {
     })
 }
 
+const failedBy = (operation: string, cause: Cause.Cause<SqlError.SqlError>): Cause.Cause<StoreError> =>
+  Cause.isInterruptedOnly(cause)
+    ? (cause as Cause.Cause<never>)
+    : Cause.fail(storeError(operation, Cause.squash(cause)))
+
 /** Whether an effect of this client, run again, takes the values that are in its list then. */
-const runsAgain = (connection: Connection): Effect.Effect<boolean, SqlError.SqlError> =>
+const runsAgain = (connection: Connection): Effect.Effect<boolean> =>
   Effect.suspend(() => {
     const values: Array<object> = [{ value: 1 }]
-    const given = (value: number) => (rows: ReadonlyArray<Row>) => Number(rows[0]?.value) === value
     const select = connection.executeUnprepared("SELECT :value AS value", values, undefined)
-    return Effect.zipWith(
-      Effect.map(select, given(1)),
-      Effect.map(
-        Effect.suspend(() => {
-          values[0] = { value: 2 }
-          return select
-        }),
-        given(2)
-      ),
-      (first, second) => first && second
-    )
-  })
+    const answers = (value: number) => Effect.map(select, ([row]: ReadonlyArray<Row>) => Number(row?.value) === value)
+    const second = Effect.suspend(() => {
+      values[0] = { value: 2 }
+      return answers(2)
+    })
+    return Effect.zipWith(answers(1), second, (one, two) => one && two)
+  }).pipe(Effect.catchAllCause(() => Effect.succeed(false)))
 
-/** Of a connection that one fiber at a time has. */
-export const makeRun = (connection: Connection): Effect.Effect<Run, StoreError> =>
-  Effect.mapBoth(runsAgain(connection), {
-    onFailure: (error) => storeError("connect", error),
-    onSuccess: (again) => (again ? kept(connection) : cached(connection))
-  })
+/** Of a connection that one fiber at a time has. A client whose effects cannot be run again prepares as it always does. */
+export const makeRun = (connection: Connection): Effect.Effect<Run> =>
+  Effect.map(runsAgain(connection), (again) => (again ? kept(connection) : cached(connection)))

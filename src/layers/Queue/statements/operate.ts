@@ -90,7 +90,7 @@ const reads = (n: Names, notify: boolean): Pick<Operate, "signals" | "setPaused"
       ),
     signals: (session, queue, ids) =>
       Effect.map(session.execute(signals, { queue, ids: listOf[n.engine](ids) }), (rows) => ({
-        paused: rows.some((row) => row.paused === true || row.paused === 1),
+        paused: rows.some((row) => bool(row.paused)),
         cancelled: rows.map((row) => int(row.id)).filter((id) => id !== 0)
       }))
   }

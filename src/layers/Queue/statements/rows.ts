@@ -16,7 +16,7 @@ export const intOrNull = (value: unknown): number | null =>
 export const textOrNull = (value: unknown): string | null =>
   value === null || value === undefined ? null : String(value)
 export const bool = (value: unknown): boolean =>
-  value === true || value === 1 || value === "1" || value === "t" || value === "true"
+  value === true || value === 1 || value === 1n || value === "1" || value === "t" || value === "true"
 
 /** Columns of a claimed row, unqualified. */
 export const claimedColumns =

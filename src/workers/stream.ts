@@ -1,0 +1,79 @@
+/**
+ * When jobs come in a stream, each claim finds the few that came during the last one, and costs nearly as much as one of many.
+ * Then those that come gather for a moment between two claims; but only while more are done so: not where the next ones come
+ * of those at hand, as in a chain, and not for jobs with ordering keys, of which a key has one at a time.
+ */
+import { Effect } from "effect"
+import { stream } from "../schedule/Polling.js"
+import type { WorkerState } from "./held.js"
+
+type Way = "waiting" | "atOnce"
+
+export interface Stream {
+  /** A claim has found so many jobs. */
+  readonly found: (count: number) => void
+  /**
+   * To be run before the claim that follows one which emptied the queue and found so many jobs without ordering keys. Answers
+   * whether it has waited.
+   */
+  readonly gather: (count: number) => Effect.Effect<boolean>
+}
+
+export const makeStream = (state: WorkerState): Stream => {
+  /** What was found in which time, either way; the latest counts most. */
+  const paces = { waiting: { jobs: 0, millis: 0 }, atOnce: { jobs: 0, millis: 0 } }
+  let way: Way = "atOnce"
+  /** Since when it has been so, if one such claim has followed another. */
+  let since: number | undefined
+  let jobs = 0
+  /** Claims that are still to be made one way, to compare; and when others are. */
+  let trial: Way = "atOnce"
+  let left = 0
+  let trialAt = Number.NEGATIVE_INFINITY
+
+  const rate = (of: Way) => paces[of].jobs / Math.max(1, paces[of].millis)
+  const better = (): Way => (rate("waiting") >= stream.enough * rate("atOnce") ? "waiting" : "atOnce")
+
+  const note = (now: number): void => {
+    if (since !== undefined) {
+      const pace = paces[way]
+      pace.jobs = pace.jobs * stream.memory + jobs
+      pace.millis = pace.millis * stream.memory + now - since
+    }
+    jobs = 0
+  }
+
+  const choose = (now: number): Way => {
+    if (left === 0 && now >= trialAt) {
+      trial =
+        paces.waiting.millis > 0 && better() === "waiting" ? "atOnce" : paces.atOnce.millis > 0 ? "waiting" : "atOnce"
+      left = stream.trials
+      // The other way has not been tried yet
+      trialAt = paces[trial === "waiting" ? "atOnce" : "waiting"].millis > 0 ? now + stream.trialMillis : now
+    }
+    if (left === 0) return better()
+    left--
+    return trial
+  }
+
+  const wait = (now: number): Effect.Effect<boolean> => {
+    const rest = (state.lastClaim ?? now) + stream.millis - now
+    return rest > 0
+      ? Effect.as(state.clock.lull(Math.min(stream.millis, Math.ceil(rest))), true)
+      : Effect.succeed(false)
+  }
+
+  return {
+    found: (count) => {
+      jobs += count
+    },
+    gather: (count) =>
+      Effect.flatMap(state.clock.monotonic, (now) => {
+        note(now)
+        since = count < stream.jobs ? undefined : now
+        if (since === undefined) return Effect.succeed(false)
+        way = choose(now)
+        return way === "waiting" ? wait(now) : Effect.succeed(false)
+      })
+  }
+}
