@@ -12,7 +12,7 @@ export const Morgue = Queue.make("morgue", { payload: Queue.deadEnvelope(payload
 export const Plain = Queue.make("plain", {
   payload,
   maxAttempts: 4,
-  maxCrashes: 3,
+  maxCrashes: 1,
   retainDead: "50 minutes",
   retainCompleted: "20 minutes",
   deadLetterQueue: Morgue
@@ -74,7 +74,7 @@ export const plans: ReadonlyArray<Plan> = [
   },
   {
     name: "new-york-steps",
-    rule: { minutes: 30, timeZone: "America/New_York" },
+    rule: { minutes: 10, timeZone: "America/New_York" },
     catchUp: "latest",
     overlap: "skip"
   },
