@@ -89,12 +89,20 @@ export const outageRetry: Schedule.Schedule<unknown> = Schedule.exponential(100)
  * Jobs that come in a stream gather between claims: after a claim that has emptied the queue and found `jobs` or more without
  * ordering keys, the next one is made `millis` after its answer. Every `trialMillis` that many `trials` are made the other way;
  * what was found in which time decides, the latest counting most (`memory` for each claim before): to wait has to bring
- * `enough` of what claims at once do. Measured: `bench/RESULTS.md`.
+ * `enough` of what claims at once do. What comes more than `gapMillis` later is another stream. Measured: `bench/RESULTS.md`.
  *
  * @since 0.1.0
  * @category schedules
  */
-export const stream = { jobs: 3, millis: 5, trialMillis: 500, trials: 3, memory: 0.8, enough: 0.8 } as const
+export const stream = {
+  jobs: 3,
+  millis: 5,
+  trialMillis: 200,
+  trials: 2,
+  gapMillis: 200,
+  memory: 0.7,
+  enough: 0.8
+} as const
 
 /**
  * The looks after a file event: at once, and these many milliseconds after each other.

@@ -19,7 +19,7 @@ export interface Stream {
   readonly gather: (count: number) => Effect.Effect<boolean>
 }
 
-export const makeStream = (state: WorkerState): Stream => {
+export const makeStream = (state: Pick<WorkerState, "clock" | "lastClaim">): Stream => {
   /** What was found in which time, either way; the latest counts most. */
   const paces = { waiting: { jobs: 0, millis: 0 }, atOnce: { jobs: 0, millis: 0 } }
   let way: Way = "atOnce"
@@ -35,7 +35,8 @@ export const makeStream = (state: WorkerState): Stream => {
   const better = (): Way => (rate("waiting") >= stream.enough * rate("atOnce") ? "waiting" : "atOnce")
 
   const note = (now: number): void => {
-    if (since !== undefined) {
+    // After a longer one the stream has begun anew
+    if (since !== undefined && now - since <= stream.gapMillis) {
       const pace = paces[way]
       pace.jobs = pace.jobs * stream.memory + jobs
       pace.millis = pace.millis * stream.memory + now - since

