@@ -86,7 +86,7 @@ export interface QueueSettings {
  */
 export interface ClaimRequest {
   readonly queue: string
-  /** Jobs for free handlers: any ready job. */
+  /** Jobs for free handlers: whichever are ready. */
   readonly limit: number
   /** Jobs beyond `limit` that are claimed ahead; none that crashed before or is on its last attempt is among them. */
   readonly prefetch: number

@@ -20,7 +20,7 @@ export type WakeState =
   | { readonly _tag: "PollOnly"; readonly reason: string }
 
 /**
- * One listener's own wakes. They coalesce: any number of wakes before an `await` end it once. None is lost
+ * One listener's own wakes. They coalesce: however many come before an `await`, it ends once. None is lost
  * between the subscription and the `await`.
  *
  * @since 0.1.0

@@ -31,8 +31,11 @@ export const makeStream = (state: Pick<WorkerState, "clock" | "lastClaim">): Str
   let left = 0
   let trialAt = Number.NEGATIVE_INFINITY
 
-  const rate = (of: Way) => paces[of].jobs / Math.max(1, paces[of].millis)
+  const tried = (of: Way): boolean => paces[of].millis > 0
+  const rate = (of: Way): number => paces[of].jobs / Math.max(1, paces[of].millis)
   const better = (): Way => (rate("waiting") >= stream.enough * rate("atOnce") ? "waiting" : "atOnce")
+  /** What is to be tried next: first at once, then with a wait, then whatever is not done anyway. */
+  const other = (): Way => (tried("atOnce") && (!tried("waiting") || better() === "atOnce") ? "waiting" : "atOnce")
 
   const note = (now: number): void => {
     // After a longer one the stream has begun anew
@@ -46,11 +49,9 @@ export const makeStream = (state: Pick<WorkerState, "clock" | "lastClaim">): Str
 
   const choose = (now: number): Way => {
     if (left === 0 && now >= trialAt) {
-      trial =
-        paces.waiting.millis > 0 && better() === "waiting" ? "atOnce" : paces.atOnce.millis > 0 ? "waiting" : "atOnce"
+      trialAt = tried("atOnce") ? now + stream.trialMillis : now
+      trial = other()
       left = stream.trials
-      // The other way has not been tried yet
-      trialAt = paces[trial === "waiting" ? "atOnce" : "waiting"].millis > 0 ? now + stream.trialMillis : now
     }
     if (left === 0) return better()
     left--

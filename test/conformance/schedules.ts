@@ -118,11 +118,11 @@ export const schedulesSuite: Suite = (engine, options) => {
 
       it.effect("G103 boundaries that nobody fired: the latest, all up to a hundred, or none", () =>
         Effect.gen(function* () {
-          const queues = { latest: freshQueue(), all: freshQueue(), many: freshQueue(), skip: freshQueue() }
+          const queues = { latest: freshQueue(), all: freshQueue(), many: freshQueue(), skipping: freshQueue() }
           yield* Schedules.put(every(queues.latest))
           yield* Schedules.put(every(queues.all, { every: "1 hour", catchUp: "all" }))
           yield* Schedules.put(every(queues.many, { catchUp: "all" }))
-          yield* Schedules.put(every(queues.skip, { catchUp: "skip" }))
+          yield* Schedules.put(every(queues.skipping, { catchUp: "skip" }))
           const start = yield* nextMinute
           yield* minutesLater(3 * 24 * 60)
           yield* TestClock.adjust("20 seconds")
@@ -136,12 +136,12 @@ export const schedulesSuite: Suite = (engine, options) => {
           expect(hours).toEqual(hours.map((_, index) => (hours[0] as number) + index * 3_600_000))
           expect(hours[0]).toBeGreaterThanOrEqual(start)
           expect(yield* boundaries(queues.many)).toEqual(numbersTo(100).map((index) => last - (99 - index) * 60_000))
-          expect(yield* boundaries(queues.skip)).toEqual([])
+          expect(yield* boundaries(queues.skipping)).toEqual([])
           const next = yield* nextMinute
           yield* fireDue
           expect((yield* boundaries(queues.latest)).at(-1)).toBe(next)
           expect((yield* boundaries(queues.many)).at(-1)).toBe(next)
-          expect(yield* boundaries(queues.skip)).toEqual([next])
+          expect(yield* boundaries(queues.skipping)).toEqual([next])
         })
       )
 

@@ -3,6 +3,7 @@ import { Cause, Deferred, Effect, Exit, Fiber, FiberId, TestContext } from "effe
 import fc from "fast-check"
 import { describe, expect, test } from "vitest"
 import { makeGroup, type Waiting } from "../../src/layers/Database/group.js"
+import { seed } from "../support/form.js"
 
 /** What a run does with those that wait. */
 interface Run {
@@ -216,7 +217,7 @@ const check = (script: fc.Arbitrary<[ReadonlyArray<Run>, ReadonlyArray<Step>]>) 
     fc.asyncProperty(script, async ([runs, steps]) => {
       expect((await play(runs, steps)).join("\n")).toBe("")
     }),
-    { numRuns: 2_000 }
+    { seed, numRuns: 2_000 }
   )
 
 describe("calls that share a run", () => {

@@ -41,16 +41,20 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
     ))
 
   describe("between two claims", () => {
+    /** Of the clock that is moved by hand: how long a claim takes. */
+    const claimMillis = 2
+
     /**
      * Rounds of jobs, each of which is added by the handler of the last job of the one before, after a first claim that found
-     * nothing; what is waited for between claims, and in each wait `arriving`.
+     * nothing; what is waited for between claims, and in each wait `arriving`. The worker's monotonic clock is moved by claims
+     * and waits alone, so that nothing depends on how fast the machine is; or it is Effect's.
      */
     const played = (
       rounds: number,
       add: (queue: Queue.Definition<number, number>) => Effect.Effect<unknown, unknown, Queue.Queue>,
       arriving: (queue: Queue.Definition<number, number>) => Effect.Effect<unknown, unknown, Queue.Queue> = () =>
         Effect.void,
-      slower = 1
+      byHand = true
     ) =>
       Effect.gen(function* () {
         const here = yield* Layer.build((yield* engine) as Layer.Layer<Sqlite.Services, unknown>)
@@ -60,13 +64,14 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
         const done = yield* Deferred.make<void>()
         let left = rounds
         let inHand = 0
+        let now = 0
         const real = Context.get(here, Clock.Clock)
         const clock: Clock.Service = {
           ...real,
-          // However slow the machine is, no claim seems to take as long as a wait
-          monotonic: Effect.map(real.monotonic, (now) => now / slower),
+          monotonic: byHand ? Effect.sync(() => now) : real.monotonic,
           lull: (millis) => {
             lulls.push(millis)
+            now += millis
             const more = Effect.catchAll(Effect.provide(arriving(queue), here), Effect.die)
             return Effect.zipRight(real.lull(millis), Effect.asVoid(more))
           }
@@ -74,6 +79,7 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
         const counting = (store: Queue.Service) => ({
           claim: (request: ClaimRequest) =>
             Effect.map(store.claim(request), (result) => {
+              now += claimMillis
               found.push(result.jobs.length)
               inHand += result.jobs.length
               return result
@@ -104,8 +110,8 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
     it("jobs of a stream gather for a moment, by the machine's time", () =>
       live(
         Effect.gen(function* () {
-          const { found, lulls } = yield* played(40, several(stream.jobs), several(100), 100)
-          expect(lulls.length).toBeGreaterThanOrEqual(stream.trials)
+          const { found, lulls } = yield* played(40, several(stream.jobs), several(100))
+          expect(lulls.length).toBeGreaterThanOrEqual(10)
           // The last one may have been cut short
           expect(found.filter((count) => count >= 100).length).toBeGreaterThanOrEqual(lulls.length - 1)
         })
@@ -115,7 +121,7 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
       live(
         Effect.gen(function* () {
           const { lulls } = yield* Effect.provide(
-            played(20, several(stream.jobs), several(100)),
+            played(20, several(stream.jobs), several(100), false),
             TestContext.TestContext
           )
           expect(lulls).toEqual([])
@@ -125,9 +131,9 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
     it("nothing is waited for where that brings nothing: the next jobs come of those at hand", () =>
       live(
         Effect.gen(function* () {
-          const { lulls } = yield* played(200, several(stream.jobs))
-          // While the code is cold, anything may seem to pay
-          expect(lulls.length).toBeLessThanOrEqual(100)
+          const { found, lulls } = yield* played(100, several(stream.jobs))
+          const millis = found.length * (claimMillis + stream.millis)
+          expect(lulls.length).toBeLessThanOrEqual(stream.trials * (2 + millis / stream.trialMillis))
         })
       ))
 

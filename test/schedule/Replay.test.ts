@@ -2,6 +2,7 @@ import { Duration, Effect, Option, Random, Schedule } from "effect"
 import fc from "fast-check"
 import { describe, expect, test } from "vitest"
 import { delayMillis } from "../../src/schedule/Replay.js"
+import { seed } from "../support/form.js"
 
 const start = 1_700_000_000_000
 
@@ -122,7 +123,7 @@ describe("a replayed Schedule", () => {
           expect(replay(schedule, failures, { times, now: start })).toBe(delay)
         }
       ),
-      { numRuns: 200 }
+      { seed, numRuns: 200 }
     )
   })
 })

@@ -14,6 +14,7 @@ import {
 } from "../../src/schedule/Polling.js"
 import { reconnect } from "../../src/schedule/Reconnect.js"
 import { lockRenewal, renewalRetry } from "../../src/schedule/Renewal.js"
+import { seed } from "../support/form.js"
 
 /** The first delays of a Schedule whose steps take no time themselves; fewer if it ends. */
 const delays = (schedule: Schedule.Schedule<unknown>, count: number, seed: unknown = 1): ReadonlyArray<number> =>
@@ -38,7 +39,8 @@ describe("Heartbeat", () => {
         expect(margin).toBeGreaterThanOrEqual(50)
         expect(margin).toBeLessThanOrEqual(5_000)
         expect((2 * visibility) / 3 + margin).toBeLessThan(visibility)
-      })
+      }),
+      { seed }
     )
   })
 

@@ -12,6 +12,7 @@ import {
   sameHistory
 } from "../../src/services/History.js"
 import { describe as describeError } from "../../src/services/Job.js"
+import { seed } from "../support/form.js"
 
 const none: History = { crashes: 0, failures: 0, errors: null, failureTimes: null }
 
@@ -76,7 +77,8 @@ describe("a stored error", () => {
         const stored = jobError({ at: 1, attempt: 1, kind: "failure", error, cause: Cause.fail(error) })
         expect(JSON.parse(JSON.stringify(stored))).toEqual(stored)
         expect(describeError(error)).toBeTypeOf("string")
-      })
+      }),
+      { seed }
     )
   })
 

@@ -2,6 +2,7 @@ import fc from "fast-check"
 import { describe, expect, test } from "vitest"
 import { errorsOf, jobError } from "../../src/services/History.js"
 import * as Settlement from "../../src/services/Settlement.js"
+import { seed } from "../support/form.js"
 import { claimedRow } from "../support/rows.js"
 
 const error = jobError({ at: 5, attempt: 3, kind: "failure", error: "no" })
@@ -83,7 +84,8 @@ describe("a settlement", () => {
           ]
           for (const settlement of all) expect(settlement).toMatchObject({ id, token })
         }
-      )
+      ),
+      { seed }
     )
   })
 

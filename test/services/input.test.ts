@@ -12,6 +12,7 @@ import {
   checkSchema,
   maxInstant
 } from "../../src/services/input.js"
+import { seed } from "../support/form.js"
 
 const right = Either.getOrUndefined
 const left = <A, E>(checked: Either.Either<A, E>) => Either.getOrUndefined(Either.flip(checked))
@@ -68,7 +69,8 @@ describe("numbers", () => {
       fc.property(fc.oneof(fc.integer(), fc.double()), (value) => {
         const fits = Number.isInteger(value) && value >= -5 && value <= 5
         expect(right(checkInteger("n", value, -5, 5))).toBe(fits ? value : undefined)
-      })
+      }),
+      { seed }
     )
     for (const value of ["1", ...hostile.filter((one) => one !== 1)]) {
       expect(left(checkInteger("n", value, 0, 5))).toMatchObject({ argument: "n" })
@@ -86,7 +88,8 @@ describe("numbers", () => {
         expect(right(checkDuration("d", millis))).toBe(millis)
         expect(right(checkDuration("d", Duration.millis(millis)))).toBe(millis)
         expect(right(checkDuration("d", `${millis} millis`))).toBe(millis)
-      })
+      }),
+      { seed }
     )
   })
 
@@ -147,7 +150,8 @@ describe("headers", () => {
         const text = right(checkHeaders(headers))
         if (typeof text === "string")
           expect(new Map(Object.entries(JSON.parse(text)))).toEqual(new Map(Object.entries(headers)))
-      })
+      }),
+      { seed }
     )
   })
 

@@ -2,6 +2,7 @@ import { Either, Schema } from "effect"
 import fc from "fast-check"
 import { describe, expect, test } from "vitest"
 import { maxDepth, parseJson, toJson } from "../../src/services/json.js"
+import { seed } from "../support/form.js"
 
 const text = (value: unknown, maxBytes = 1_000_000) => Either.getOrUndefined(toJson(value, maxBytes))
 const reason = (value: unknown, maxBytes = 1_000_000) => Either.getOrThrow(Either.flip(toJson(value, maxBytes)))
@@ -26,7 +27,8 @@ describe("toJson", () => {
       fc.property(fc.jsonValue(), (value) => {
         // In JSON there is one zero
         expect(JSON.stringify(parseJson(text(value)))).toBe(JSON.stringify(value))
-      })
+      }),
+      { seed }
     )
   })
 
@@ -35,7 +37,8 @@ describe("toJson", () => {
       fc.property(fc.array(fc.integer({ min: 0, max: 0xffff })), (units) => {
         const value = String.fromCharCode(...units)
         expect(parseJson(text(value))).toBe(value)
-      })
+      }),
+      { seed }
     )
   })
 

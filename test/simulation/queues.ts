@@ -74,7 +74,7 @@ export const plans: ReadonlyArray<Plan> = [
   },
   {
     name: "new-york-steps",
-    rule: { minutes: 10, timeZone: "America/New_York" },
+    rule: { minutes: 15, timeZone: "America/New_York" },
     catchUp: "latest",
     overlap: "skip"
   },

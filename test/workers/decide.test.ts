@@ -5,6 +5,7 @@ import { describe, expect, test } from "vitest"
 import { errorsOf } from "../../src/services/History.js"
 import type { JobFailure } from "../../src/services/Job.js"
 import { decide, type Ending } from "../../src/workers/decide.js"
+import { seed } from "../support/form.js"
 import { claimedRow } from "../support/rows.js"
 
 const decided = (ending: Partial<Ending>) =>
@@ -153,7 +154,8 @@ describe("what becomes of a job", () => {
         expect(settlement).toMatchObject({ id: 7, token: 70 })
         expect(settlement._tag).not.toBe("Ack")
         if (settlement._tag !== "Ack") expect(errorsOf(settlement.history).length).toBeLessThanOrEqual(1)
-      })
+      }),
+      { seed }
     )
   })
 })
