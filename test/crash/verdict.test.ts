@@ -55,6 +55,16 @@ const bad: ReadonlyArray<readonly [string, Partial<History>, object]> = [
   ],
   ["a late worker", { workers: [{ pid: 20, from: 1_900, to: 9_000 }] }, { recovered: 1, timeToRecoverMillis: 200 }],
   [
+    "a database that was away, and back before that was told",
+    {
+      faults: [
+        { kind: "outage", from: 500, to: 700 },
+        { kind: "outage", from: 900, to: 2_110 }
+      ]
+    },
+    { recovered: 1, timeToRecoverMillis: 0 }
+  ],
+  [
     "a busy machine",
     {
       stalls: [

@@ -118,9 +118,10 @@ const brokenAt = (faults: ReadonlyArray<Fault>, span: Span, again: number): numb
   const felt = faults.filter((fault) => hits(fault, span, span.from, Math.min(again, span.ended?.at ?? again)))
   if (felt.length === 0) return undefined
   const returns = faults.filter(
-    ({ from, pid, to }) => pid === undefined && from >= span.from && to > from && to <= again
+    ({ from, pid, to }) => pid === undefined && from >= span.from && to > from && from <= again
   )
-  return Math.max(Math.min(...felt.map(({ from }) => from)), ...returns.map(({ to }) => to))
+  // It is back a moment before whoever brought it back can say so
+  return Math.max(Math.min(...felt.map(({ from }) => from)), ...returns.map(({ to }) => Math.min(to, again)))
 }
 
 /** From when on there was somebody to recover it: a worker that takes a second to start is no part of the promise. */

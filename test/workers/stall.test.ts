@@ -19,7 +19,6 @@ layer(Sqlite.layerFile(":memory:"), { excludeTestServices: true })("an event loo
         visibilityTimeout: "2500 millis"
       }
       const { of } = yield* observe(queue, policy)
-      yield* Effect.sleep(300)
       yield* queue.enqueue(1_600)
       yield* until("it is told", () => of("EventLoopBlocked").length === 1)
       expect(of("EventLoopBlocked")[0]?.millis).toBeGreaterThanOrEqual(1_000)

@@ -1,7 +1,7 @@
 /** A handler that holds up the whole process is told of. */
 import { Queue, Worker } from "alkstore"
 import * as Sqlite from "alkstore/Sqlite"
-import { Effect, Fiber, Schedule, Schema, Stream } from "effect"
+import { Effect, Fiber, Schema, Stream } from "effect"
 import { expect, test } from "vitest"
 
 const Letters = Queue.make("letters", { payload: Schema.String })
@@ -26,11 +26,6 @@ test("G78 an event loop that stood still is reported, with the jobs at hand", as
       Effect.timeout("20 seconds"),
       Effect.fork
     )
-    // The loop is measured in steps of 100 ms: from the first one on
-    yield* Effect.repeat(worker.health, {
-      until: ({ lastClaimMillisAgo }) => (lastClaimMillisAgo ?? 0) > 300,
-      schedule: Schedule.spaced("10 millis")
-    })
     const receipts = yield* Letters.enqueueMany(["waits", "blocks"])
     const event = yield* Effect.flatten(Fiber.join(told))
     return { event, ids: receipts.map(({ id }) => id) }

@@ -13,6 +13,39 @@ const resolutionMillis = 100
 /** Looks that are kept for those who ask less often than others. */
 const keptStalls = 1_000
 
+/**
+ * The longest delay of the event loop since the last look. The histogram measures from one of its steps to the next, so not
+ * what begins before its first, at the start and after each look: how late a timer is tells of that.
+ */
+const makeDelays = () => {
+  const histogram = monitorEventLoopDelay({ resolution: resolutionMillis })
+  histogram.enable()
+  let late = 0
+  const watch = () => {
+    const due = performance.now() + resolutionMillis
+    const note = () => {
+      late = Math.max(late, performance.now() - due)
+    }
+    const timer = setTimeout(note, resolutionMillis).unref()
+    return () => clearTimeout(timer)
+  }
+  let unwatch = watch()
+  return {
+    take: (): number => {
+      const millis = Math.max(0, Math.floor(Math.max(histogram.max / 1e6 - resolutionMillis, late)))
+      unwatch()
+      histogram.reset()
+      late = 0
+      unwatch = watch()
+      return millis
+    },
+    stop: () => {
+      unwatch()
+      histogram.disable()
+    }
+  }
+}
+
 /** One step of a fiber, by whatever Clock it has: time is read several times for each job. */
 const read = (time: (clock: EffectClock.Clock) => number): Effect.Effect<number> =>
   Effect.withFiberRuntime((fiber) =>
@@ -25,14 +58,7 @@ const read = (time: (clock: EffectClock.Clock) => number): Effect.Effect<number>
  */
 export const makeClock = (source: Service["source"], virtual = false): Effect.Effect<Service, never, Scope.Scope> =>
   Effect.gen(function* () {
-    const delays = yield* Effect.acquireRelease(
-      Effect.sync(() => {
-        const histogram = monitorEventLoopDelay({ resolution: resolutionMillis })
-        histogram.enable()
-        return histogram
-      }),
-      (histogram) => Effect.sync(() => histogram.disable())
-    )
+    const delays = yield* Effect.acquireRelease(Effect.sync(makeDelays), ({ stop }) => Effect.sync(stop))
     let last = Number.NEGATIVE_INFINITY
     // One histogram for all who ask: each look is kept, so that nobody's look hides a stall from the others
     const stalls: Array<number> = []
@@ -54,8 +80,7 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
         Effect.zipRight(
           virtual ? Effect.void : macrotask,
           Effect.sync(() => {
-            stalls.push(Math.max(0, Math.floor(delays.max / 1e6 - resolutionMillis)))
-            delays.reset()
+            stalls.push(delays.take())
             const forgotten = Math.max(0, stalls.length - keptStalls)
             stalls.splice(0, forgotten)
             offset += forgotten
