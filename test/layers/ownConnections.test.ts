@@ -1,10 +1,11 @@
 /** Where the Layer's own PostgreSQL connections go when not where the client's go. */
 import { type AddressInfo, connect, createServer } from "node:net"
-import { Queue } from "alkstore"
+import { Queue, transaction } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import { Effect, Redacted, Schema } from "effect"
 import { expect, inject, test } from "vitest"
 import { createDatabase } from "../support/postgres.js"
+import { startProxy } from "../support/proxy.js"
 
 const Letters = Queue.make("letters", { payload: Schema.String })
 
@@ -45,4 +46,18 @@ test.each(cases)("a client made from a url, own connections by %s", async (_, co
   const { passed, payload } = await Effect.runPromise(program)
   expect(payload).toBe("a")
   expect(passed).toBeGreaterThan(0)
+})
+
+test("a transaction that enqueues into a queue the database knows needs no connection but its own (G12)", async () => {
+  const url = await createDatabase(inject("pgUrl"))
+  const proxy = await startProxy(url)
+  const way = { connection: { port: proxy.port }, listen: false, sweeper: false, scheduler: false }
+  const process = <A, E>(program: Effect.Effect<A, E, Pg.Services>) =>
+    Effect.runPromise(Effect.provide(program, Pg.layerUrl(Redacted.make(url), way)))
+  await process(Letters.enqueue("a"))
+  await process(Effect.zipRight(Effect.sync(proxy.hold), transaction(Letters.enqueue("b"))))
+  proxy.pass()
+  const jobs = await process(Letters.claim({ limit: 10 }))
+  await proxy.close()
+  expect(jobs.map(({ payload }) => payload)).toEqual(["a", "b"])
 })

@@ -9,7 +9,6 @@ import {
   type ClaimResult,
   type NewJob,
   Queue,
-  type QueueSettings,
   type Receipt,
   type Service
 } from "../../services/QueueStore.js"
@@ -17,6 +16,7 @@ import type { ClaimedRow } from "../../services/Settlement.js"
 import { type Database, detached, type Verb } from "../Database/Database.js"
 import type { Session } from "../engine.js"
 import { isUncertain } from "../storeError.js"
+import { makeDefineQueue } from "./defineQueue.js"
 import { makeExpire } from "./expire.js"
 import { gathers, makeGather } from "./gather.js"
 import { makeLapse } from "./lapse.js"
@@ -66,12 +66,6 @@ const checkExpiry =
             : undefined
         })
 
-const leadsBack = (name: string, to: string) =>
-  new InvalidArgument({
-    argument: "deadLetterQueue",
-    message: `deadLetterQueue: the dead letters of queue ${name} would go to ${to} and from there back to ${name}; name a queue that does not lead back`
-  })
-
 const make = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
     const clock = yield* Clock
@@ -79,40 +73,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const { advance, advanceNow, advanceSoon, announce, announceNew, verbs, wakeNew } = store
     const expiry = makeExpire(store)
     const lapse = makeLapse(store)
-    const defined = { producer: new Map<string, QueueSettings>(), worker: new Map<string, QueueSettings>() }
-
-    const defineQueue: Service["define"] = (settings, by) => {
-      // Mostly the very same definition: nothing is compared on the way of every enqueue
-      if (defined[by].get(settings.name) === settings) return Effect.void
-      return Effect.suspend(() => {
-        const { deadLetterQueue: to, name } = settings
-        const last = defined[by].get(name)
-        if (last !== undefined && JSON.stringify(last) === JSON.stringify(settings)) return Effect.void
-        /** A queue whose dead letters would come back to it, directly or not, is refused. */
-        const upsert: Verb<InvalidArgument | undefined> = (session) =>
-          Effect.flatMap(
-            to === null ? Effect.succeed(false) : verbs.define.leadsTo(session, to, name),
-            (cycle): Effect.Effect<InvalidArgument | undefined, StoreError> =>
-              cycle
-                ? Effect.succeed(leadsBack(name, String(to)))
-                : Effect.as(verbs.define.upsert(session, settings, by), undefined)
-          )
-        return Effect.gen(function* () {
-          const inside = (yield* db.joins) && db.names.engine === "sqlite"
-          const refused = yield* Effect.catchTags(
-            inside ? db.joined("write", "define", upsert) : db.apart("write", "define", upsert),
-            {
-              // Said again by the next call outside of that transaction
-              ForeignTransaction: () => Effect.succeed("later" as const),
-              TransactionOpen: () => Effect.succeed("later" as const)
-            }
-          )
-          if (refused instanceof InvalidArgument) return yield* Effect.fail(refused)
-          if (!inside && refused === undefined) defined[by].set(name, settings)
-        })
-      })
-    }
-
+    const defineQueue = makeDefineQueue(db, verbs)
     const gathered = makeGather(db, verbs, wakeNew, options.notify ? options.echoes : undefined)
 
     const place = (queue: string, jobs: ReadonlyArray<NewJob>) => {

@@ -25,12 +25,12 @@ const settings = [
 /** The parameters of the settings, in their order. */
 const parameters = [":maxCrashes", ":retainCompleted", ":retainDead", ":deadLetterQueue", ":onDead", ":defaults", ":by"]
 
+type By = "producer" | "worker"
+
 export interface Define {
-  readonly upsert: (
-    session: Session,
-    settings: QueueSettings,
-    by: "producer" | "worker"
-  ) => Effect.Effect<void, StoreError>
+  /** Whether there is nothing to write. */
+  readonly known: (session: Session, settings: QueueSettings, by: By) => Effect.Effect<boolean, StoreError>
+  readonly upsert: (session: Session, settings: QueueSettings, by: By) => Effect.Effect<void, StoreError>
   /** The dead-letter queues that follow from a queue's, up to `name` if that is among them. */
   readonly leadsTo: (session: Session, from: string, name: string) => Effect.Effect<boolean, StoreError>
 }
@@ -54,23 +54,25 @@ const make = (n: Names): Define => {
         .join(" AND ")}))`
   )
   const follow = statement(n, "define_follow", `SELECT dead_letter_queue FROM ${n.queues} WHERE name = :name`)
+  const values = (queue: QueueSettings, by: By) => ({
+    name: queue.name,
+    maxCrashes: queue.maxCrashes,
+    retainCompleted: queue.retainCompletedMillis,
+    retainDead: queue.retainDeadMillis,
+    deadLetterQueue: queue.deadLetterQueue,
+    onDead: queue.onDead,
+    defaults: queue.defaults,
+    by
+  })
+  const isKnown: Define["known"] = (session, queue, by) =>
+    Effect.map(session.execute(known, values(queue, by)), (rows) => rows.length > 0)
   return {
-    upsert: (session, queue, by) => {
-      const values = () => ({
-        name: queue.name,
-        maxCrashes: queue.maxCrashes,
-        retainCompleted: queue.retainCompletedMillis,
-        retainDead: queue.retainDeadMillis,
-        deadLetterQueue: queue.deadLetterQueue,
-        onDead: queue.onDead,
-        defaults: queue.defaults,
-        by
-      })
-      // An upsert that changes nothing would still wait for whoever has the row locked: a pause in an open transaction
-      return Effect.flatMap(session.execute(known, values()), (rows) =>
-        rows.length > 0 ? Effect.void : Effect.asVoid(session.execute(upsert, values()))
-      )
-    },
+    known: isKnown,
+    // An upsert that changes nothing would still wait for whoever has the row locked: a pause in an open transaction
+    upsert: (session, queue, by) =>
+      Effect.flatMap(isKnown(session, queue, by), (done) =>
+        done ? Effect.void : Effect.asVoid(session.execute(upsert, values(queue, by)))
+      ),
     leadsTo: (session, from, name) =>
       Effect.gen(function* () {
         const met = new Set<string>()

@@ -1,0 +1,54 @@
+/**
+ * A queue's settings, made known to the fleet once per process: beside the caller's transaction on PostgreSQL, so that
+ * nobody waits for its end; within it on SQLite, which has one connection.
+ */
+import { Effect } from "effect"
+import { InvalidArgument, type StoreError } from "../../services/Errors.js"
+import type { QueueSettings, Service } from "../../services/QueueStore.js"
+import type { Database, Verb } from "../Database/Database.js"
+import type { Verbs } from "./verbs.js"
+
+const leadsBack = (name: string, to: string) =>
+  new InvalidArgument({
+    argument: "deadLetterQueue",
+    message: `deadLetterQueue: the dead letters of queue ${name} would go to ${to} and from there back to ${name}; name a queue that does not lead back`
+  })
+
+export const makeDefineQueue = (db: Database, { define }: Pick<Verbs, "define">): Service["define"] => {
+  const defined = { producer: new Map<string, QueueSettings>(), worker: new Map<string, QueueSettings>() }
+
+  return (settings, by) => {
+    // Mostly the very same definition: nothing is compared on the way of every enqueue
+    if (defined[by].get(settings.name) === settings) return Effect.void
+    return Effect.suspend(() => {
+      const { deadLetterQueue: to, name } = settings
+      const last = defined[by].get(name)
+      if (last !== undefined && JSON.stringify(last) === JSON.stringify(settings)) return Effect.void
+      // Read where the caller is: behind a pooler, transactions may have every connection that there is
+      const known = db.joined("read", "define", (session) => define.known(session, settings, by))
+      /** A queue whose dead letters would come back to it, directly or not, is refused. */
+      const upsert: Verb<InvalidArgument | undefined> = (session) =>
+        Effect.flatMap(
+          to === null ? Effect.succeed(false) : define.leadsTo(session, to, name),
+          (cycle): Effect.Effect<InvalidArgument | undefined, StoreError> =>
+            cycle
+              ? Effect.succeed(leadsBack(name, String(to)))
+              : Effect.as(define.upsert(session, settings, by), undefined)
+        )
+      return Effect.gen(function* () {
+        const joins = yield* db.joins
+        const inside = joins && db.names.engine === "sqlite"
+        const beside = Effect.flatMap(joins ? known : Effect.succeed(false), (done) =>
+          done ? Effect.succeed(undefined) : db.apart("write", "define", upsert)
+        )
+        const refused = yield* Effect.catchTags(inside ? db.joined("write", "define", upsert) : beside, {
+          // Said again by the next call outside of that transaction
+          ForeignTransaction: () => Effect.succeed("later" as const),
+          TransactionOpen: () => Effect.succeed("later" as const)
+        })
+        if (refused instanceof InvalidArgument) return yield* Effect.fail(refused)
+        if (!inside && refused === undefined) defined[by].set(name, settings)
+      })
+    })
+  }
+}
