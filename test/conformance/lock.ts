@@ -277,6 +277,46 @@ export const lockSuite: Suite = (engine, options) => {
     )
   })
 
+  virtual(engine, options, "locks, where the caller cannot be interrupted", (it) => {
+    it.effect("withLock ends with its effect, in a finalizer too, and frees the lock (G68)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const locked = Effect.as(Lock.list, "done").pipe(Lock.withLock(name))
+        expect(yield* Effect.uninterruptible(locked)).toBe("done")
+        const ends: Array<string> = []
+        const last = Effect.map(Effect.exit(locked), (exit) => ends.push(exit._tag))
+        yield* Effect.scoped(Effect.addFinalizer(() => last))
+        // The finalizers of a fiber that is being interrupted are run in it
+        const fiber = yield* Effect.fork(Effect.ensuring(Effect.never, last))
+        yield* Testing.settle
+        yield* Fiber.interrupt(fiber)
+        expect(ends).toEqual(["Success", "Success"])
+        expect(yield* held(name)).toBe(false)
+      })
+    )
+
+    it.effect("an acquire gives up after its timeout, and has taken nothing (G70, G71)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const holder = yield* Lock.acquire(name, { ttl: "1 hour" })
+        const waiter = yield* Lock.acquire(name, { timeout: "1 second" }).pipe(
+          Effect.flip,
+          Effect.uninterruptible,
+          Effect.fork
+        )
+        yield* Testing.advance("1 second")
+        expect(yield* Fiber.join(waiter)).toMatchObject({ _tag: "LockTimeout" })
+        yield* Lock.release(holder)
+        yield* Testing.advance("1 minute")
+        expect(yield* held(name)).toBe(false)
+        // In time, it is taken
+        const inTime = yield* Effect.fork(Effect.uninterruptible(Lock.acquire(name, { timeout: "1 second" })))
+        yield* Testing.settle
+        expect((yield* Fiber.join(inTime)).name).toBe(name)
+      })
+    )
+  })
+
   virtual(engine, options, "withLock", (it) => {
     it.effect("holds the lock for as long as its effect runs, renewing it (G68)", () =>
       Effect.gen(function* () {

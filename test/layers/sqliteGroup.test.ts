@@ -3,10 +3,10 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { SqlClient } from "@effect/sql"
-import { transaction } from "alkstore"
+import { Lock, transaction } from "alkstore"
 import * as Sqlite from "alkstore/Sqlite"
 import BetterSqlite from "better-sqlite3"
-import { Context, Deferred, Duration, Effect, Either, Exit, Fiber, Layer } from "effect"
+import { Context, Deferred, Duration, Effect, Either, Exit, Fiber, Layer, Option } from "effect"
 import { afterAll, describe, expect, it } from "vitest"
 import { activity } from "../../src/layers/Database/Database.js"
 import { Letters, live, wait } from "../support/outages.js"
@@ -202,6 +202,24 @@ describe("a lock that another connection holds", () => {
         const exits = yield* Effect.forEach(calls, Fiber.await)
         expect(exits.map(Exit.isSuccess)).toEqual([false, false, true, true, false, true])
         expect(payloads(db)).toEqual(["job 2", "job 3", "job 5"])
+      })
+    ))
+
+  it("G70, G191: a named lock's timeout and interrupt do not wait for it, nor does a caller that cannot be interrupted", () =>
+    live(
+      Effect.gen(function* () {
+        const filename = fresh()
+        const mine = yield* engine(filename, { busyLimit: "1 hour" })
+        const db = yield* stranger(filename)
+        db.exec("BEGIN IMMEDIATE")
+        const acquire = Effect.provide(Lock.acquire("a", { timeout: "50 millis" }), mine)
+        expect(yield* Effect.flip(acquire)).toMatchObject({ _tag: "LockTimeout" })
+        expect(yield* Effect.flip(Effect.uninterruptible(acquire))).toMatchObject({ _tag: "LockTimeout" })
+        const locked = yield* Effect.fork(Effect.provide(Effect.void.pipe(Lock.withLock("a")), mine))
+        yield* tried
+        expect(Exit.isInterrupted(yield* Fiber.interrupt(locked))).toBe(true)
+        db.exec("ROLLBACK")
+        expect(Option.isSome(yield* Effect.provide(Lock.tryAcquire("a"), mine))).toBe(true)
       })
     ))
 

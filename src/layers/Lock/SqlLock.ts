@@ -20,6 +20,8 @@ const reserved = "__alkstore_"
 const lost = (name: string, token: number) =>
   new LockLost({ lock: name, token, message: `lock ${name} is no longer held under token ${token}` })
 
+type Restore = <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+
 interface Request {
   readonly name: string
   readonly ttlMillis: number
@@ -50,66 +52,79 @@ const make = (db: Database) =>
 
     const { change: announce } = makeAnnounce(db, wake, yield* Effect.scope)
 
-    const take = ({ name, ttlMillis }: Request) =>
-      Effect.map(
-        db.apart("write", "lock", (session) => verbs.acquire(session, name, owner, ttlMillis)),
-        Option.map(({ expiresAt, token }): LockLease => ({ name, token, expiresAt, ttlMillis }))
-      )
-
     const free = (lease: LockLease) =>
       Effect.tap(
         db.apart("write", "unlock", (session) => verbs.release(session, lease.name, lease.token)),
         () => detached(announce([lockTopic(lease.name)]))
       )
 
-    /** Attempts of which the last may have been made when the fiber is interrupted: what it took is given back. */
-    const givingBack = <A, E>(attempts: (attempt: ReturnType<typeof take>) => Effect.Effect<A, E>, request: Request) =>
+    /**
+     * One attempt, in a fiber that nothing has interrupted yet. It can be while it waits, for another process's write to
+     * SQLite, say; what was taken when the interrupt came is given back.
+     */
+    const attempt = ({ name, ttlMillis }: Request) =>
       Effect.suspend(() => {
         let taken: Option.Option<LockLease> = Option.none()
-        const attempt = Effect.uninterruptible(
-          Effect.tap(take(request), (result) =>
-            Effect.sync(() => {
-              taken = result
-            })
-          )
+        const take = db.apart("write", "lock", (session) =>
+          Effect.map(verbs.acquire(session, name, owner, ttlMillis), (row) => {
+            taken = Option.map(row, ({ expiresAt, token }) => ({ name, token, expiresAt, ttlMillis }))
+            return taken
+          })
         )
         const giveBack = Effect.suspend(() => (Option.isSome(taken) ? Effect.either(free(taken.value)) : Effect.void))
-        return Effect.onInterrupt(attempts(attempt), () => giveBack)
+        return Effect.onInterrupt(Effect.interruptible(take), () => giveBack)
       })
 
-    const takeOnce = (request: Request) => givingBack((attempt) => attempt, request)
-
-    /** Waits for wakes, for the end of the holder's lease, and polls under both. Interrupted, it holds nothing. */
-    const waitFor = (request: Request) => givingBack((attempt) => Effect.scoped(untilTaken(request, attempt)), request)
-
-    const untilTaken = (request: Request, attempt: ReturnType<typeof take>) =>
+    /** Waits for wakes, for the end of the holder's lease, and polls under both. */
+    const untilTaken = (request: Request) =>
       Effect.gen(function* () {
         const subscription = yield* wake.subscribe(lockTopic(request.name))
+        const freeIn = db.apart("read", "lock", (session) => verbs.freeIn(session, request.name))
         for (;;) {
-          const taken = yield* attempt
-          if (Option.isSome(taken)) return taken.value
-          const left = yield* db.apart("read", "lock", (session) => verbs.freeIn(session, request.name))
+          const taken = yield* attempt(request)
+          if (Option.isSome(taken)) return taken
+          const left = yield* Effect.interruptible(freeIn)
           const look = Math.min(left, lockWaitMillis, Duration.toMillis(wake.pollInterval))
-          yield* Effect.raceFirst(subscription.await, Effect.sleep(sleepMillis(look)))
+          yield* Effect.interruptible(Effect.raceFirst(subscription.await, Effect.sleep(sleepMillis(look))))
         }
+      }).pipe(Effect.scoped)
+
+    /**
+     * What some attempts take within a limit, whether the caller can be interrupted (`restore`) or not: they are made by a
+     * fiber that always can, but not between taking the lock and saying so. Interrupted, it holds nothing.
+     */
+    const within = <E>(
+      attempts: Effect.Effect<Option.Option<LockLease>, E>,
+      limit: Effect.Effect<void>,
+      restore: Restore
+    ): Effect.Effect<Option.Option<LockLease>, E> =>
+      Effect.suspend(() => {
+        let taken: Option.Option<LockLease> = Option.none()
+        const trying = Effect.map(Effect.uninterruptible(attempts), (lease) => {
+          taken = lease
+        })
+        return Effect.matchCauseEffect(restore(Effect.raceFirst(trying, Effect.interruptible(limit))), {
+          onSuccess: () => Effect.succeed(taken),
+          onFailure: (cause) =>
+            Effect.zipRight(
+              Option.isSome(taken) ? Effect.either(free(taken.value)) : Effect.void,
+              Effect.failCause(cause)
+            )
+        })
       })
 
-    /** The first attempt is outside the time limit: a timeout of 0 means one attempt. */
-    const acquireWithin = (request: Request, timeout: Duration.DurationInput | undefined) => {
-      if (timeout === undefined) return waitFor(request)
-      const busy = (millis: number) =>
-        new LockTimeout({ lock: request.name, message: `lock ${request.name} was not free within ${millis} ms` })
-      return Effect.gen(function* () {
-        const millis = yield* checkDuration("timeout", timeout)
-        if (millis > 0)
-          return yield* Effect.timeoutFail(waitFor(request), {
-            duration: sleepMillis(millis),
-            onTimeout: () => busy(millis)
-          })
-        const taken = yield* takeOnce(request)
-        return Option.isSome(taken) ? taken.value : yield* busy(millis)
+    const takeOnce = (request: Request, restore: Restore) => within(attempt(request), Effect.never, restore)
+
+    /** A timeout of 0 means one attempt, which is not limited. */
+    const acquireWithin = (request: Request, timeout: Duration.DurationInput | undefined, restore: Restore) =>
+      Effect.gen(function* () {
+        const millis = timeout === undefined ? undefined : yield* checkDuration("timeout", timeout)
+        const limit = millis === undefined ? Effect.never : Effect.sleep(sleepMillis(millis))
+        const taken = yield* millis === 0 ? takeOnce(request, restore) : within(untilTaken(request), limit, restore)
+        if (Option.isSome(taken)) return taken.value
+        const message = `lock ${request.name} was not free within ${millis} ms`
+        return yield* new LockTimeout({ lock: request.name, message })
       })
-    }
 
     const renew: Service["renew"] = (lease) =>
       Effect.flatMap(
@@ -151,9 +166,16 @@ const make = (db: Database) =>
       }).pipe(Effect.withTracerEnabled(false), detached)
 
     const service: Service = {
-      tryAcquire: (name, options) => Effect.flatMap(checkPublic(name, options?.ttl), takeOnce),
+      tryAcquire: (name, options) =>
+        Effect.uninterruptibleMask((restore) =>
+          Effect.flatMap(checkPublic(name, options?.ttl), (request) => takeOnce(request, restore))
+        ),
       acquire: (name, options) =>
-        Effect.flatMap(checkPublic(name, options?.ttl), (request) => acquireWithin(request, options?.timeout)),
+        Effect.uninterruptibleMask((restore) =>
+          Effect.flatMap(checkPublic(name, options?.ttl), (request) =>
+            acquireWithin(request, options?.timeout, restore)
+          )
+        ),
       renew,
       release: (lease) =>
         Effect.flatMap(free(lease), (released) =>
@@ -179,11 +201,14 @@ const make = (db: Database) =>
       ),
       // The library's own locks come this way too, so reserved names pass
       withLock: (name, options) => (self) =>
-        Effect.flatMap(check(name, options?.ttl), (request) =>
-          Effect.acquireUseRelease(
-            Effect.interruptible(acquireWithin(request, options?.timeout)),
-            (lease) => Effect.raceFirst(self, keep(lease)),
-            (lease) => Effect.either(free(lease))
+        Effect.uninterruptibleMask((restore) =>
+          Effect.flatMap(check(name, options?.ttl), (request) =>
+            Effect.flatMap(acquireWithin(request, options?.timeout, restore), (lease) =>
+              // The effect is as interruptible as its caller; what keeps the lock has to end with it in any case
+              Effect.flatMap(Effect.exit(restore(Effect.raceFirst(self, Effect.interruptible(keep(lease))))), (exit) =>
+                Effect.zipRight(Effect.either(free(lease)), exit)
+              )
+            )
           )
         )
     }
