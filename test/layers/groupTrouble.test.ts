@@ -86,6 +86,29 @@ it("G190 PG: a row whose statement the server cancels (statement timeout, 57014)
     })
   ))
 
+it("G190 PG: a lock on the table costs all who share a run a few deadlines, not one each", () =>
+  live(
+    Effect.gen(function* () {
+      const url = yield* Effect.promise(() => createDatabase(inject("pgUrl")))
+      const mine = yield* pgEngine(url, { statementTimeout: "500 millis" })
+      const results = yield* Effect.promise(() =>
+        withClient(url, async (client) => {
+          await client.query("BEGIN; LOCK TABLE alkstore.jobs IN ACCESS EXCLUSIVE MODE")
+          const calls = Effect.replicateEffect(Effect.either(Letters.enqueue("late")), 300, {
+            concurrency: "unbounded"
+          })
+          return Effect.runPromise(Effect.provide(calls, mine))
+        })
+      )
+      expect(new Set(tags(results))).toEqual(new Set(["StoreError timeout"]))
+      yield* Effect.provide(Letters.enqueue("later"), mine)
+      expect(yield* query(url, `SELECT payload FROM alkstore.jobs ORDER BY id`)).toEqual([
+        { payload: '"warm"' },
+        { payload: '"later"' }
+      ])
+    })
+  ))
+
 it("G190 PG: a network that swallows everything costs one deadline, however many queues are in the flush", () =>
   live(
     Effect.gen(function* () {

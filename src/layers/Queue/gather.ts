@@ -67,11 +67,20 @@ export const makeGather = (
   ring: (queue: string) => Effect.Effect<void>,
   echoes: Echoes | undefined
 ) => {
-  /** One by one, until the connection is lost: the rest was never sent then. */
+  /**
+   * One by one, until the connection is lost: the rest was never sent then. Nor is it when two have run into the statement
+   * timeout and none has gone well: it is not one of them that holds up the others.
+   */
   const oneByOne = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> =>
     Effect.gen(function* () {
       let lost: StoreError | undefined
+      let [timeouts, done] = [0, 0]
+      let held: StoreError | undefined
       for (const { end, input } of calls) {
+        if (held !== undefined) {
+          end(Exit.fail(held))
+          continue
+        }
         const exit: Exit.Exit<ReadonlyArray<Receipt>, StoreError> = lost === undefined
           ? yield* verbs
               .enqueue(session, input.queue, input.jobs)
@@ -82,6 +91,8 @@ export const makeGather = (
           : Exit.fail(unsent(lost))
         const failure = Exit.isFailure(exit) ? Option.getOrUndefined(Cause.failureOption(exit.cause)) : undefined
         if (lost === undefined && failure !== undefined && isUncertain(failure)) lost = failure
+        if (failure === undefined) done++
+        if (failure?.reason === "timeout" && ++timeouts > 1 && done === 0) held = failure
         end(exit)
       }
       return lost
