@@ -9,6 +9,7 @@ import type { StoreError } from "../services/Errors.js"
 import { errorsOf, jobError } from "../services/History.js"
 import type { Settlement, SettleOutcome } from "../services/Settlement.js"
 import { forget, type Held, type WorkerState } from "./held.js"
+import { renew } from "./leaseKeeper.js"
 import { ceases, failing, works } from "./outage.js"
 
 /** Half a thousand rows per statement is where more stops paying; what a claim took, and a little more, goes in one. */
@@ -113,12 +114,22 @@ const oneByOne = (state: WorkerState, batch: ReadonlyArray<Held>) =>
     { discard: true }
   )
 
+/** What was last said of a job's progress and is not written yet: whoever has it next is told. */
+const writeProgress = (state: WorkerState, batch: ReadonlyArray<Held>): Effect.Effect<void, StoreError> => {
+  const said = batch.filter(({ progress }) => progress !== undefined)
+  // The acknowledger runs outside of every transaction
+  return said.length === 0 ? Effect.void : Effect.catchTag(renew(state, said), "TransactionOpen", Effect.die)
+}
+
 const flush = (state: WorkerState, batch: ReadonlyArray<Held>) => {
   const settled = Effect.catchIf(
-    settle(
-      state,
-      batch,
-      batch.map((held) => held.settlement as Settlement)
+    Effect.zipRight(
+      writeProgress(state, batch),
+      settle(
+        state,
+        batch,
+        batch.map((held) => held.settlement as Settlement)
+      )
     ),
     (error: StoreError) => !error.retryable,
     () => oneByOne(state, batch)

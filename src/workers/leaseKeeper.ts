@@ -31,25 +31,21 @@ const note = (state: WorkerState, held: Held, outcome: RenewOutcome, sentAt: num
   if (outcome === "cancelled") noteCancelled(state, held, now)
 }
 
-const renew = (state: WorkerState, batch: ReadonlyArray<Held>) =>
+/** Renews leases, and writes what their handlers last said of their progress: kept until it is known to be written. */
+export const renew = (state: WorkerState, batch: ReadonlyArray<Held>) =>
   Effect.gen(function* () {
     const sentAt = yield* state.clock.monotonic
     const renewals = batch.map((held) => {
       const { progress } = held
-      held.progress = undefined
       held.beat = false
       return { id: held.row.id, token: held.row.token, visibilityMillis: state.policy.visibilityMillis, progress }
     })
-    const outcomes = yield* Effect.tapError(state.queue.renew(renewals), () =>
-      Effect.sync(() => {
-        for (const [index, held] of batch.entries()) held.progress ??= renewals[index]?.progress
-      })
-    )
+    const outcomes = yield* state.queue.renew(renewals)
     const now = yield* state.clock.monotonic
     state.lastRenewal = now
     for (const [index, held] of batch.entries()) {
       const outcome = outcomes[index] ?? "busy"
-      if (outcome === "busy") held.progress ??= renewals[index]?.progress
+      if (outcome !== "busy" && held.progress === renewals[index]?.progress) held.progress = undefined
       note(state, held, outcome, sentAt, now)
     }
   })

@@ -1,12 +1,12 @@
 /** Leases in a worker's hands: renewed as long as handlers run, and the end of the handler when one is lost. */
 import { SqlClient } from "@effect/sql"
-import { type Job, Queue } from "alkstore"
+import { Job, Queue } from "alkstore"
 import * as Testing from "alkstore/Testing"
 import { Clock, Effect, Fiber, Schedule } from "effect"
 import { expect } from "vitest"
 import type { Renewal } from "../../src/services/QueueStore.js"
 import { claimOne, deadRows, expectEmpty, freshQueue, live, liveRows, onlyRow, type Suite, virtual } from "./support.js"
-import { eventually, gone, makeGate, numbers, observe, withQueue } from "./workerSupport.js"
+import { eventually, gone, makeGate, numbers, observe, passing, stoppable, withQueue } from "./workerSupport.js"
 
 /** A handler that ends by interruption only, and tells when, and that all that hangs on it ended too. */
 const endless = () => {
@@ -449,6 +449,42 @@ export const workerLeasesSuite: Suite = (engine, options) => {
         yield* expectEmpty(queue)
       })
     )
+
+    for (const end of ["fails", "is snoozed", "is interrupted by a shutdown", "is dead and requeued"] as const)
+      it.effect(`said just before the attempt ${end} goes to the next one (G36)`, () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const given: Array<unknown> = []
+          let said = false
+          const ends = {
+            fails: Effect.fail("half way"),
+            "is snoozed": Effect.fail(new Job.Snooze({ delay: "1 second" })),
+            "is interrupted by a shutdown": Effect.never,
+            "is dead and requeued": Effect.fail(new Job.Fatal({ error: "half way" }))
+          }
+          const handler = (job: Job.Job<unknown>) =>
+            Effect.gen(function* () {
+              given.push(job.progress)
+              if (given.length > 1) return
+              yield* Effect.forEach(numbers(5), (n) => Effect.zipRight(job.heartbeat({ n }), Effect.sleep(20)))
+              said = true
+              yield* ends[end]
+            })
+          const { of, stop } = yield* stoppable(queue, { handler, shutdownGrace: 0 })
+          yield* queue.enqueue(1)
+          yield* passing("all is said", () => said)
+          if (end === "is interrupted by a shutdown") {
+            yield* stop
+            yield* observe(queue, { handler })
+          }
+          if (end === "is dead and requeued") {
+            yield* passing("it is dead", () => of("Died").length === 1)
+            yield* queue.deadLetters.requeue({ all: true })
+          }
+          yield* Testing.advance("1 minute")
+          expect(given).toEqual([undefined, { n: 4 }])
+        })
+      )
 
     it.effect("that is no JSON or too big is refused, and the old one stays (G36)", () =>
       Effect.gen(function* () {
