@@ -2,7 +2,7 @@
 import { layer } from "@effect/vitest"
 import { Queue, Worker } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Effect, Either, Schedule, Schema } from "effect"
+import { Clock, Effect, Either, Schedule, Schema, TestClock } from "effect"
 import { describe, expect } from "vitest"
 
 const make = (name: string) => Queue.make(name, { payload: Schema.String })
@@ -30,6 +30,21 @@ describe("alkstore/Testing", () => {
         expect(yield* Testing.enqueued(queue)).toMatchObject([{ state: "leased" }])
         yield* Testing.advance(1)
         expect(yield* Testing.enqueued(queue)).toMatchObject([{ state: "ready", crashes: 1 }])
+      })
+    )
+
+    it.effect("G66 nothing that is idle has a timer in the way of years: the Layer none, a worker one a day", () =>
+      Effect.gen(function* () {
+        yield* Testing.settle
+        expect([...(yield* TestClock.sleeps())]).toEqual([])
+        const queue = make("idle")
+        yield* queue.enqueue("a")
+        yield* Worker.fork(queue, { handler: () => Effect.void })
+        yield* Testing.settle
+        const today = yield* Clock.currentTimeMillis
+        // The last beat of the lease that there was
+        yield* Testing.advance("1 minute")
+        expect([...(yield* TestClock.sleeps())]).toEqual([today + 86_400_000])
       })
     )
 

@@ -62,7 +62,8 @@ export const layer: Layer.Layer<never, never, Schedules | Queue | Clock | Lock |
           }),
           outageRetry
         )
-        if (wait > 0) yield* Effect.raceFirst(subscription.await, Effect.sleep(sleepMillis(wait)))
+        const time = wait === Number.POSITIVE_INFINITY ? Effect.never : Effect.sleep(sleepMillis(wait))
+        if (wait > 0) yield* Effect.raceFirst(subscription.await, time)
       }
     })
 

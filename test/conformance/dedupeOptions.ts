@@ -16,6 +16,16 @@ export const dedupeOptionsSuite: Suite = (engine, options) => {
       sql.unsafe(`SELECT dedupe_key FROM ${engine.table("dedupe_keys")} WHERE queue = '${queue.name}'`)
     )
 
+  live(engine, options, "onDuplicate: replace, by the database's clock", (it) => {
+    it.effect("what is replaced without a delay is ready, however long the statements took (G153)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const receipts = yield* Effect.replicateEffect(queue.enqueue("again", replace), 50)
+        expect(new Set(receipts.map(({ state }) => state))).toEqual(new Set(["ready"]))
+      })
+    )
+  })
+
   virtual(engine, options, "onDuplicate: replace", (it) => {
     it.effect("adds the first, then replaces what waits: payload, headers, priority, times; the id stays (G153)", () =>
       Effect.gen(function* () {

@@ -228,6 +228,21 @@ export const orderingSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("whoever looks is told so too, right after a transaction (G161)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const [receipt] = yield* transaction(queue.enqueueMany([1], () => ({ ...k, dedupeKey: "d" })))
+        expect(receipt?.state).toBe("ready")
+        const again = (orderingKey: string) => queue.enqueue(1, { orderingKey, dedupeKey: "d" })
+        expect(yield* again("k")).toMatchObject({ id: receipt?.id, deduplicated: true, state: "ready" })
+        yield* transaction(queue.enqueue(2, { orderingKey: "found" }))
+        const found = yield* transaction(queue.enqueue(3, { orderingKey: "found too" }))
+        expect(yield* Queue.find(found.id)).toMatchObject({ job: { state: "ready" } })
+        yield* transaction(queue.enqueue(4, { orderingKey: "listed" }))
+        expect((yield* queue.list()).map(({ state }) => state)).toEqual(["ready", "ready", "ready", "ready"])
+      })
+    )
+
     it.effect("a duplicate in a batch takes no place (G160, G161)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

@@ -70,7 +70,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
   Effect.gen(function* () {
     const clock = yield* Clock
     const store = yield* makeStore(db, options)
-    const { advance, advanceNow, advanceSoon, announce, announceNew, verbs, wakeNew } = store
+    const { advance, advanceNow, advanceSoon, announce, announceNew, upToDate, verbs, wakeNew } = store
     const expiry = makeExpire(store)
     const lapse = makeLapse(store)
     const defineQueue = makeDefineQueue(db, verbs)
@@ -112,6 +112,20 @@ const make = (db: Database, options: SqlQueueOptions) =>
             })
           : error
 
+    const operations = makeOperations(store)
+
+    /** May only seem to be blocked: see `upToDate`. */
+    const isDoubtful = ({ deduplicated, state }: Receipt): boolean => deduplicated && state === "blocked"
+
+    /** The state of such a job, by a look of its own. The enqueue stands, whatever becomes of the look. */
+    const asItIs = (receipt: Receipt): Effect.Effect<Receipt> =>
+      isDoubtful(receipt)
+        ? operations.find(receipt.id).pipe(
+            Effect.map((found) => (found?._tag === "Live" ? { ...receipt, state: found.job.state } : receipt)),
+            Effect.orElseSucceed(() => receipt)
+          )
+        : Effect.succeed(receipt)
+
     const enqueueJobs: Service["enqueue"] = (queue, jobs) => {
       if (jobs.length === 0) return Effect.succeed([])
       return db.standing((stands) => {
@@ -126,7 +140,9 @@ const make = (db: Database, options: SqlQueueOptions) =>
               ? wakeNew(queue)
               : announceNew(queue)
           const keyed = jobs.some((job) => job.orderingKey !== null)
-          return Effect.as(keyed ? Effect.zipRight(advanceNow(queue), told) : told, receipts)
+          const after = keyed ? Effect.zipRight(advanceNow(queue), told) : told
+          const doubtful = !joins && db.names.engine === "postgres" && receipts.some(isDoubtful)
+          return Effect.zipRight(after, doubtful ? Effect.forEach(receipts, asItIs) : Effect.succeed(receipts))
         })
       })
     }
@@ -243,9 +259,12 @@ const make = (db: Database, options: SqlQueueOptions) =>
           ? Effect.succeed([])
           : db.apart("write", "renew", (session) => verbs.renew(session, renewals)),
       sweepExpired: makeSweep(store),
-      ...makeOperations(store),
+      ...operations,
       list: (queue, { after, limit }) =>
-        db.joined("read", "list", (session) => verbs.select.list(session, queue, after, limit)),
+        upToDate(
+          db.joined("read", "list", (session) => verbs.select.list(session, queue, after, limit)),
+          (jobs) => (jobs.some(({ state }) => state === "blocked") ? queue : undefined)
+        ),
       transaction: db.transaction,
       detached,
       holdsWriteLock: db.holdsWriteLock,

@@ -15,7 +15,7 @@ const every: DeadFilter = { ids: null, reasons: null, from: null, until: null, e
 /** Ids that a requeue left behind and names. */
 const namedIds = 100
 
-export const makeOperations = ({ advanceNow, announce, db, verbs, wakeTopics }: Store): Service => {
+export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wakeTopics }: Store): Service => {
   const after = (last: DeadRow | undefined, cursor: Cursor): Cursor =>
     last === undefined ? cursor : { at: last.diedAt, id: last.id }
 
@@ -170,6 +170,10 @@ export const makeOperations = ({ advanceNow, announce, db, verbs, wakeTopics }: 
           limit
         )
       ),
-    find: (id) => db.joined("read", "find", (session) => verbs.inspect.find(session, id))
+    find: (id) =>
+      upToDate(
+        db.joined("read", "find", (session) => verbs.inspect.find(session, id)),
+        (found) => (found?._tag === "Live" && found.job.state === "blocked" ? found.job.queue : undefined)
+      )
   }
 }

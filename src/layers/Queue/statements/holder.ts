@@ -37,7 +37,7 @@ export const replaceText = (n: Names, max: string) => {
       expires_at = coalesce(:expiresAt${big}, ${due} + :expiresMillis${big}), expires_ms = :expiresMillis${big}, attempt = 0, crashes = 0, failures = 0,
       errors = NULL, failure_times = NULL, progress = NULL, undecodable_since = NULL
     WHERE id = :id AND token IS NULL
-    RETURNING token, visible_at`
+    RETURNING token, visible_at, ${n.now} AS now`
 }
 
 /** The receipt of whoever holds the key, replaced first if that is wanted and possible; none when it has just changed. */
@@ -66,10 +66,10 @@ export const heldBy = (
       : []
     // It waited when it was looked at, and is claimed or gone by now: look again
     if (job.replace && changed === undefined && intOrNull(row.token) === null) return undefined
-    const { token, visible_at } = changed ?? row
+    const { now, token, visible_at } = changed ?? row
     return {
       id,
-      state: stateOf({ token: intOrNull(token), visibleAt: intOrNull(visible_at) }, int(row.now)),
+      state: stateOf({ token: intOrNull(token), visibleAt: intOrNull(visible_at) }, int(now)),
       deduplicated: true,
       replaced: changed !== undefined
     }
