@@ -71,9 +71,20 @@ export interface BatchOptions {
   readonly maxWait?: Duration.DurationInput | undefined
 }
 
+/** `unknown` is what a record of handlers may have that nobody has given: see `Handlers`. */
+type Known<T> = unknown extends T ? never : T
+
 /** What the handlers of a record fail with, and what they need. */
-export type ErrorOf<H> = H[keyof H] extends infer F ? (F extends Handler<never, infer E, infer _> ? E : never) : never
-export type NeedOf<H> = H[keyof H] extends infer F ? (F extends Handler<never, infer _, infer R> ? R : never) : never
+export type ErrorOf<H> = H[keyof H] extends infer F
+  ? F extends Handler<never, infer E, infer _>
+    ? Known<E>
+    : never
+  : never
+export type NeedOf<H> = H[keyof H] extends infer F
+  ? F extends Handler<never, infer _, infer R>
+    ? Known<R>
+    : never
+  : never
 
 /** What the jobs of a batch fail with. */
 type OutcomeErrorOf<B> =

@@ -36,6 +36,9 @@ const accepted: ReadonlyArray<string> = [
   `export default run(Worker.layer(Accounts, { handlers: { Open: (job) => Effect.log(job.payload.account) } }).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`,
   `export default run(Worker.layer(Accounts, { handlers: { Open: () => Effect.zipRight(Effect.addFinalizer(() => Effect.void), Effect.flatMap(Mailer, (mailer) => mailer.send("a"))), Close: () => Effect.fail("no") } }).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
   `export default (options: Worker.Options<{ readonly to: string }>) => run(Worker.layer(Emails, options).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`,
+  `export default (options: Worker.Options<Open | Close>) => run(Worker.layer(Accounts, options).pipe(Layer.provide(Sqlite.layerFile("a.db"))))`,
+  `const options: Worker.Options<Open | Close, string, Mailer> = { handler: () => Effect.flatMap(Mailer, (mailer) => mailer.send("a")), retry: Schedule.whileInput(Schedule.forever, (failure: Job.JobFailure<string>) => failure.error !== "hopeless") }
+export default run(Worker.layer(Accounts, options).pipe(Layer.provide(MailerLive), Layer.provide(Sqlite.layerFile("a.db"))))`,
   `export default Worker.layer(Emails, { handler: () => Effect.fail("no"), retry: Schedule.whileInput(Schedule.forever, (failure: Job.JobFailure<string>) => failure.error !== "hopeless") })`,
   `export default Schedules.make("a", { cron: "@daily", timeZone: "Europe/Berlin", queue: Emails, payload: { to: "a" }, catchUp: "all", overlap: "skip", priority: 1 })`,
   `export default Schedules.make("a", { every: "5 minutes", queue: Accounts, payload: new Open({ account: "a" }) })`,
