@@ -9,6 +9,8 @@ import type { PolicyOptions } from "./policy.js"
 /**
  * What a handler may need besides its own services is a Scope: it closes when the handler ends, or loses its lease.
  *
+ * Its fiber is not its job's alone: it may go on with the next job when the handler has ended. To stop a job, cancel it.
+ *
  * @since 0.1.0
  * @category models
  */
