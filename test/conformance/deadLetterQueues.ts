@@ -127,7 +127,7 @@ export const deadLetterQueuesSuite: Suite = (engine, options) => {
           // It has looked, found nothing, and waits
           yield* Testing.settle
           yield* die(queue)
-          if (options.silent) yield* TestClock.adjust("1 minute")
+          if (options.silent) yield* Testing.advance("1 minute")
           yield* Testing.settle
           expect(seen).toEqual([reason])
           expect(yield* onlyLetter(queue)).toMatchObject({ reason })

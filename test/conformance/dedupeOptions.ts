@@ -232,7 +232,7 @@ export const dedupeOptionsSuite: Suite = (engine, options) => {
           })
           yield* Testing.settle
           yield* queue.enqueue("now", replace)
-          if (options.silent) yield* TestClock.adjust("1 minute")
+          if (options.silent) yield* Testing.advance("1 minute")
           yield* Testing.settle
           expect(seen).toEqual(["now"])
         })

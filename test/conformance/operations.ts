@@ -154,7 +154,7 @@ export const operationsSuite: Suite = (engine, options) => {
         })
         yield* Testing.settle
         expect((yield* queue.runNow({ all: true })).changed).toBe(1)
-        if (options.silent) yield* TestClock.adjust("1 minute")
+        if (options.silent) yield* Testing.advance("1 minute")
         yield* Testing.settle
         expect(seen).toEqual(["later"])
       })
