@@ -98,6 +98,10 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
         joins ? Effect.void : Effect.catchAll(Effect.asVoid(advance(queue)), () => Effect.void)
       )
 
+    /** The same, not waited for. */
+    const advanceSoon = (queue: string): Effect.Effect<void> =>
+      db.names.engine === "sqlite" ? Effect.void : Effect.asVoid(shared(queue))
+
     /**
      * What a look tells of a queue's jobs: one that seems to be blocked may only have a mark of its ordering key before it,
      * that nobody has dealt with since its transaction. Within a transaction it is told as it stands.
@@ -112,10 +116,6 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
             const queue = blockedIn(found)
             return queue === undefined ? Effect.succeed(found) : Effect.zipRight(advanceNow(queue), look)
           })
-
-    /** The same, not waited for. */
-    const advanceSoon = (queue: string): Effect.Effect<void> =>
-      db.names.engine === "sqlite" ? Effect.void : Effect.asVoid(shared(queue))
 
     return { db, verbs, wakeTopics, announce, announceNew, wakeNew, advance, advanceNow, advanceSoon, upToDate }
   })
