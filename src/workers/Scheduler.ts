@@ -73,6 +73,8 @@ export const layer: Layer.Layer<never, never, Schedules | Queue | Clock | Lock |
       Effect.retry(reconnect),
       Effect.withTracerEnabled(false),
       queue.detached,
+      // Whoever builds the Layer may be uninterruptible, as acquisitions are; its end has to end this
+      Effect.interruptible,
       Effect.forkScoped
     )
   })

@@ -52,6 +52,8 @@ export const layer = ({ schedule = Maintenance.sweep }: SweeperOptions = {}): La
         Effect.retry(reconnect),
         Effect.withTracerEnabled(false),
         queue.detached,
+        // Whoever builds the Layer may be uninterruptible, as acquisitions are; its end has to end this
+        Effect.interruptible,
         Effect.forkScoped
       )
     })

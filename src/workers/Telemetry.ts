@@ -63,6 +63,6 @@ export const layer = ({
         Effect.repeat(Maintenance.gauges(millis)),
         Effect.zipRight(Effect.never)
       )
-      yield* supervise("telemetry", loop, () => {}).pipe(queue.detached, Effect.forkScoped)
+      yield* supervise("telemetry", loop, () => {}).pipe(queue.detached, Effect.interruptible, Effect.forkScoped)
     })
   )

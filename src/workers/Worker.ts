@@ -86,6 +86,7 @@ export const fork = <
         onSuccess: (worker) => Effect.zipRight(Deferred.succeed(started, worker), Effect.never)
       })
     ) as Effect.Effect<unknown, never, Needs<R | NeedOf<H>>>
-    const fiber = yield* Effect.fork(life)
+    // Also in an uninterruptible region, whose fiber waits at its end for this one to end
+    const fiber = yield* Effect.fork(Effect.interruptible(life))
     return yield* Effect.onInterrupt(Deferred.await(started), () => Fiber.interrupt(fiber))
   })

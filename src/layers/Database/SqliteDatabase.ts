@@ -188,7 +188,11 @@ const inSavepoint = <A>(
  * with an error is held by nobody.
  */
 const heldByUs = (sql: SqlClient.SqlClient): Effect.Effect<boolean> =>
-  Effect.raceFirst(Effect.as(Effect.either(Effect.scoped(sql.reserve)), false), Effect.as(Effect.yieldNow(), true))
+  Effect.raceFirst(
+    // Who asks may be uninterruptible, and in the very transaction that has it
+    Effect.interruptible(Effect.as(Effect.either(Effect.scoped(sql.reserve)), false)),
+    Effect.as(Effect.yieldNow(), true)
+  )
 
 /**
  * Sets the connection up. WAL is the client's own setting; where it is off, readers and the writer wait for each other.

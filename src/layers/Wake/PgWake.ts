@@ -85,6 +85,8 @@ export const layer = (options: PgWakeOptions) =>
         Effect.sandbox,
         Effect.retry(reconnect),
         Effect.withTracerEnabled(false),
+        // Whoever builds the Layer may be uninterruptible, as acquisitions are; its end has to end this
+        Effect.interruptible,
         Effect.forkScoped
       )
       return hub.service

@@ -139,6 +139,8 @@ export const layer = (filename: string, n: Names, pollInterval: Duration.Duratio
         ),
         Effect.retry(reconnect),
         Effect.withTracerEnabled(false),
+        // Whoever builds the Layer may be uninterruptible, as acquisitions are; its end has to end this
+        Effect.interruptible,
         Effect.forkScoped
       )
       return hub.service
