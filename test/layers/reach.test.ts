@@ -1,4 +1,6 @@
 /** Whom a wake reaches: Layers that share nothing but the database, and that poll only once an hour. */
+import { mkdirSync, symlinkSync } from "node:fs"
+import { dirname, join } from "node:path"
 import { Queue, Wake, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
@@ -44,6 +46,21 @@ test("G60 SQLite: a wake crosses from one client of the file to all others", asy
   const program = Effect.flatMap(temporaryFile, (filename) =>
     reaches(Sqlite.layerFile(filename, { pollInterval: "1 hour", sweeper: false }))
   )
+  expect(await Effect.runPromise(Effect.scoped(program))).toBe("a")
+})
+
+test.each([
+  ["a link to a file", (file: string) => new BetterSqlite(file).close()],
+  ["a link to a file that is not there yet", () => undefined]
+])("G60 SQLite: a wake crosses through %s, beside which nothing happens", async (_, make) => {
+  const program = Effect.flatMap(temporaryFile, (filename) => {
+    const link = join(dirname(filename), "link.db")
+    const file = join(dirname(filename), "elsewhere", "real.db")
+    mkdirSync(dirname(file))
+    make(file)
+    symlinkSync(file, link)
+    return reaches(Sqlite.layerFile(link, { pollInterval: "1 hour", sweeper: false }))
+  })
   expect(await Effect.runPromise(Effect.scoped(program))).toBe("a")
 })
 

@@ -7,7 +7,7 @@
  * that is not for this process costs one read, whatever listens. Under it all the version is polled for, and when it has
  * moved at all, everybody looks for work: no listener polls as long as nothing is committed.
  */
-import { existsSync, type FSWatcher, watch } from "node:fs"
+import { existsSync, type FSWatcher, realpathSync, watch } from "node:fs"
 import { basename, dirname, resolve } from "node:path"
 import { Reactivity } from "@effect/experimental"
 import type { SqlConnection } from "@effect/sql"
@@ -88,11 +88,13 @@ export const layer = (filename: string, n: Names, pollInterval: Duration.Duratio
     Wake,
     Effect.gen(function* () {
       const hub = makeWakeHub({ _tag: "Degraded", reason: "not watching yet" }, pollInterval, liveInterval)
-      const path = resolve(filename)
-      const name = basename(path)
+      const given = resolve(filename)
 
       /** Watches until something breaks: always fails. */
       const observe = Effect.gen(function* () {
+        // Commits are seen where the file and its WAL are: beside the end of a link, not beside the link
+        const path = yield* Effect.try({ try: () => realpathSync(given), catch: (error) => error })
+        const name = basename(path)
         const reader = yield* SqliteClient.make({ filename: path, readonly: true, disableWAL: true })
         const connection = yield* Effect.scoped(reader.reserve)
         const { look, version } = yield* makeLook(connection, n, hub)
