@@ -5,7 +5,7 @@
  */
 import type { SqlClient, SqlError } from "@effect/sql"
 import { PgClient } from "@effect/sql-pg"
-import { type ConfigError, Duration, Effect, Layer, Redacted } from "effect"
+import { type ConfigError, Duration, Effect, Either, Layer, Redacted } from "effect"
 import type { ClientConfig } from "pg"
 import { makeClock } from "./layers/Clock/ProcessClock.js"
 import { checkUrl } from "./layers/Database/connectionUrl.js"
@@ -22,7 +22,7 @@ import * as PgWake from "./layers/Wake/PgWake.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import { Clock } from "./services/Clock.js"
 import type { InvalidArgument, SchemaMismatch, StoreError } from "./services/Errors.js"
-import { checkInteger, checkSchema } from "./services/input.js"
+import { checkDuration, checkInteger, checkSchema, endless } from "./services/input.js"
 import type { Lock } from "./services/Lock.js"
 import type { Queue } from "./services/QueueStore.js"
 import type { Schedules } from "./services/ScheduleStore.js"
@@ -54,9 +54,9 @@ export interface Options {
     | undefined
   /** The Layer's own connections besides the one that listens: 2 or more. Default 2. */
   readonly connections?: number | undefined
-  /** Default 5 s. */
+  /** Default 5 s, at most a day. */
   readonly connectTimeout?: Duration.DurationInput | undefined
-  /** How long a statement on the Layer's own connections may take. Default 10 s. */
+  /** How long a statement on the Layer's own connections may take. Default 10 s, at most a day. */
   readonly statementTimeout?: Duration.DurationInput | undefined
   /** Named prepared statements on the Layer's own connections (default); switch off behind a pooler in transaction mode. */
   readonly prepare?: boolean | undefined
@@ -66,7 +66,10 @@ export interface Options {
   readonly listen?: boolean | undefined
   /** NOTIFY with what makes work visible (default). Without, other processes find it by polling. */
   readonly notify?: boolean | undefined
-  /** How often workers look for work without a wake. Default 5 s. */
+  /**
+   * How often workers look for work without a wake, and once in their visibility timeout at least. Default 5 s;
+   * `Duration.infinity`: no oftener than that.
+   */
   readonly pollInterval?: Duration.DurationInput | undefined
 }
 
@@ -113,18 +116,38 @@ export interface Seams {
   readonly virtualTime?: boolean | undefined
 }
 
-const make = (options: Options, seams: Seams) =>
-  Effect.gen(function* () {
-    const sql = yield* PgClient.PgClient
-    const schema = yield* checkSchema(options.namespace ?? "alkstore")
-    if (options.connection?.url !== undefined) yield* checkUrl("connection.url", options.connection.url)
+/** For the driver and the server 0 would be no limit; neither can count the milliseconds of a month. */
+const timeout = { min: 1, max: 86_400_000 }
+
+/** What can be said of the options before anything is opened. */
+const check = (options: Options) =>
+  Either.gen(function* () {
+    const { port, url } = options.connection ?? {}
+    if (url !== undefined) yield* checkUrl("connection.url", url)
+    if (port !== undefined) yield* checkInteger("connection.port", port, 1, 65_535)
     const settings: PgSettings = {
       connections: yield* checkInteger("connections", options.connections ?? 2, 2, 100),
-      connectTimeoutMillis: Duration.toMillis(options.connectTimeout ?? "5 seconds"),
-      statementTimeoutMillis: Duration.toMillis(options.statementTimeout ?? "10 seconds"),
+      connectTimeoutMillis: yield* checkDuration("connectTimeout", options.connectTimeout ?? "5 seconds", timeout),
+      statementTimeoutMillis: yield* checkDuration(
+        "statementTimeout",
+        options.statementTimeout ?? "10 seconds",
+        timeout
+      ),
       prepare: options.prepare ?? true,
       sessionSettings: options.sessionSettings ?? true
     }
+    return {
+      schema: yield* checkSchema(options.namespace ?? "alkstore"),
+      settings,
+      poll: Duration.millis(yield* checkDuration("pollInterval", options.pollInterval ?? "5 seconds", endless)),
+      sweeper: yield* Sweeper.checkSweeper(options.sweeper)
+    }
+  })
+
+const make = (options: Options, seams: Seams) =>
+  Effect.gen(function* () {
+    const sql = yield* PgClient.PgClient
+    const { poll, schema, settings, sweeper } = yield* check(options)
     const clock = yield* makeClock(seams.processClock === true ? "process" : "database", seams.virtualTime)
     const names = postgresNames(schema, clock.source)
     const config = configOf(sql.config, options)
@@ -133,7 +156,6 @@ const make = (options: Options, seams: Seams) =>
     )
     const db = yield* makePgDatabase(sql, names, clock, connections)
     yield* migrate(db, options.migrate === false ? "verify" : "migrate")
-    const poll = Duration.decode(options.pollInterval ?? "5 seconds")
     const notify = options.notify ?? true
     const echoes = makeEchoes()
     const wake =
@@ -159,9 +181,7 @@ const make = (options: Options, seams: Seams) =>
       base
     )
     const maintenance = Layer.merge(
-      options.sweeper === false
-        ? Layer.empty
-        : Sweeper.layer(typeof options.sweeper === "object" ? options.sweeper : {}),
+      sweeper === undefined ? Layer.empty : Sweeper.layer(sweeper),
       options.scheduler === false ? Layer.empty : Scheduler.layer
     )
     return Layer.provideMerge(maintenance, engine)
@@ -203,8 +223,7 @@ export const layerUrl = (
   InvalidArgument | SchemaMismatch | StoreError | ConfigError.ConfigError | SqlError.SqlError
 > =>
   Layer.unwrapEffect(
-    Effect.as(
-      checkUrl("url", url),
-      Layer.provideMerge(layer(options), PgClient.layer({ url, connectTimeout: options.connectTimeout ?? "5 seconds" }))
+    Effect.map(Effect.zipRight(checkUrl("url", url), check(options)), ({ settings }) =>
+      Layer.provideMerge(layer(options), PgClient.layer({ url, connectTimeout: settings.connectTimeoutMillis }))
     )
   )

@@ -7,7 +7,7 @@
 import { Reactivity } from "@effect/experimental"
 import { SqlClient } from "@effect/sql"
 import { SqliteClient } from "@effect/sql-sqlite-node"
-import { Cause, type ConfigError, Context, Duration, Effect, Layer, Schedule } from "effect"
+import { Cause, type ConfigError, Context, Duration, Effect, Either, Layer, Schedule } from "effect"
 import { makeClock } from "./layers/Clock/ProcessClock.js"
 import type { Database } from "./layers/Database/Database.js"
 import { makeFileClient } from "./layers/Database/fileClient.js"
@@ -24,7 +24,7 @@ import * as SqliteWake from "./layers/Wake/SqliteWake.js"
 import { busyRetry } from "./schedule/Polling.js"
 import { Clock } from "./services/Clock.js"
 import type { InvalidArgument, SchemaMismatch, StoreError } from "./services/Errors.js"
-import { checkPrefix } from "./services/input.js"
+import { checkDuration, checkOneOf, checkPrefix, endless } from "./services/input.js"
 import type { Lock } from "./services/Lock.js"
 import type { Queue } from "./services/QueueStore.js"
 import type { Schedules } from "./services/ScheduleStore.js"
@@ -48,17 +48,23 @@ export interface Options {
   readonly scheduler?: boolean | undefined
   /**
    * `PRAGMA busy_timeout` of the client: how long a statement blocks the event loop for the write lock. Short, because
-   * the driver waits synchronously; the library then waits on without blocking. Default 5 ms.
+   * the driver waits synchronously; the library then waits on without blocking. Default 5 ms, at most a day.
    */
   readonly busyTimeout?: Duration.DurationInput | undefined
-  /** How long a call waits for the write lock in all before it fails with a `StoreError` (`busy`). Default 5 s. */
+  /**
+   * How long a call waits for the write lock in all before it fails with a `StoreError` (`busy`). Default 5 s;
+   * `Duration.infinity`: as long as it takes.
+   */
   readonly busyLimit?: Duration.DurationInput | undefined
   /**
    * `PRAGMA synchronous` of the client. `NORMAL` (default): a crash of the process loses nothing, a power cut may lose
    * the last commits. `FULL`: a power cut loses nothing either, and each commit waits for the disk.
    */
   readonly synchronous?: SqliteSettings["synchronous"] | undefined
-  /** How often workers look for work without a wake. Default 1 s. */
+  /**
+   * How often workers look for work without a wake, and once in their visibility timeout at least. Default 1 s;
+   * `Duration.infinity`: no oftener than that.
+   */
   readonly pollInterval?: Duration.DurationInput | undefined
   /** Watch the file for the commits of other processes (default). Without, they are found by polling. */
   readonly watch?: boolean | undefined
@@ -75,10 +81,14 @@ export type Services = Queue | Wake | Clock | Lock | Schedules | Transfer
 const isMemory = (filename: string): boolean =>
   filename === "" || filename === ":memory:" || filename.startsWith("file::memory:")
 
-const wakeLayer = (filename: string, names: Names, options: Options): Layer.Layer<Wake> => {
-  const poll = Duration.decode(options.pollInterval ?? "1 second")
+const wakeLayer = (
+  filename: string,
+  names: Names,
+  poll: Duration.Duration,
+  watch: boolean | undefined
+): Layer.Layer<Wake> => {
   if (isMemory(filename)) return PollWake.layerLocal(poll, "", true)
-  return options.watch === false
+  return watch === false
     ? PollWake.layerLocal(poll, "the file is not watched")
     : SqliteWake.layer(filename, names, poll)
 }
@@ -99,26 +109,39 @@ export interface Seams {
   readonly virtualTime?: boolean | undefined
 }
 
+/** What can be said of the options before anything is opened. */
+const check = (options: Options) =>
+  Either.gen(function* () {
+    const settings: SqliteSettings = {
+      // SQLite counts its milliseconds in 32 bits
+      busyTimeout: yield* checkDuration("busyTimeout", options.busyTimeout ?? 5, { max: 86_400_000 }),
+      busyLimit: yield* checkDuration("busyLimit", options.busyLimit ?? "5 seconds", { ...endless, min: 0 }),
+      synchronous: yield* checkOneOf("synchronous", options.synchronous ?? "NORMAL", ["NORMAL", "FULL", "EXTRA", "OFF"])
+    }
+    return {
+      prefix: yield* checkPrefix(options.namespace ?? "_alkstore_"),
+      settings,
+      poll: Duration.millis(yield* checkDuration("pollInterval", options.pollInterval ?? "1 second", endless)),
+      sweeper: yield* Sweeper.checkSweeper(options.sweeper)
+    }
+  })
+
 const make = (options: Options, seams: Seams) =>
   Effect.gen(function* () {
     const sql = yield* SqliteClient.SqliteClient
-    const prefix = yield* checkPrefix(options.namespace ?? "_alkstore_")
+    const { poll, prefix, settings, sweeper } = yield* check(options)
     const clock = yield* makeClock("process", seams.virtualTime)
-    const settings: SqliteSettings = {
-      busyTimeout: options.busyTimeout ?? 5,
-      busyLimit: options.busyLimit ?? "5 seconds",
-      synchronous: options.synchronous ?? "NORMAL"
-    }
     yield* prepareSqlite(sql, settings)
     const names = sqliteNames(prefix)
     const db = yield* makeSqliteDatabase(sql, names, clock, settings)
     yield* migrate(db, options.migrate === false ? "verify" : "migrate")
-    const base = Layer.merge(seams.wake ?? wakeLayer(sql.config.filename, names, options), Layer.succeed(Clock, clock))
+    const base = Layer.merge(
+      seams.wake ?? wakeLayer(sql.config.filename, names, poll, options.watch),
+      Layer.succeed(Clock, clock)
+    )
     const engine = Layer.provideMerge(services(db), base)
     const maintenance = Layer.merge(
-      options.sweeper === false
-        ? Layer.empty
-        : Sweeper.layer(typeof options.sweeper === "object" ? options.sweeper : {}),
+      sweeper === undefined ? Layer.empty : Sweeper.layer(sweeper),
       options.scheduler === false ? Layer.empty : Scheduler.layer
     )
     return Layer.provideMerge(maintenance, engine)
@@ -156,7 +179,7 @@ export const layerFile = (
 ): Layer.Layer<
   Services | SqliteClient.SqliteClient | SqlClient.SqlClient,
   InvalidArgument | SchemaMismatch | StoreError | ConfigError.ConfigError
-> => Layer.provideMerge(layer(options), layerClient(filename))
+> => Layer.unwrapEffect(Effect.map(check(options), () => Layer.provideMerge(layer(options), layerClient(filename))))
 
 /** Opening a file may meet another process that is just switching it to WAL: the driver throws, we try again. */
 const layerClient = (filename: string) =>

@@ -7,7 +7,7 @@ import { type Duration, Effect, Either, Layer, type Option } from "effect"
 import { type EnqueueOptions, placement } from "./EnqueueOptions.js"
 import { InvalidArgument, type InvalidPayload, type ScheduleNotFound } from "./Errors.js"
 import { encoder } from "./encode.js"
-import { checkDuration, checkKey } from "./input.js"
+import { checkDuration, checkKey, checkOneOf } from "./input.js"
 import type { JobInfo } from "./Job.js"
 import type { Definition as QueueDefinition } from "./Queue.js"
 import { Queue, type QueueSettings, type Receipt } from "./QueueStore.js"
@@ -106,16 +106,6 @@ export interface Definition {
   readonly prepare: Effect.Effect<NewSchedule, InvalidArgument | InvalidPayload>
 }
 
-const oneOf = <A extends string>(argument: string, value: A, allowed: ReadonlyArray<A>) =>
-  allowed.includes(value)
-    ? Either.right(value)
-    : Either.left(
-        new InvalidArgument({
-          argument,
-          message: `${argument}: ${JSON.stringify(value)} is not ${allowed.join(" or ")}`
-        })
-      )
-
 /** Headers of ours that every job gets, as long as they can be: they count towards the limit. */
 const ours = (name: string) => ({ [scheduleHeader]: name, [boundaryHeader]: "9999-12-31T23:59:59.999Z" })
 
@@ -162,8 +152,8 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition => 
         rule: { ...defined({ anchor, cron, every, timeZone }) } as Rule,
         payload: yield* encode(options.payload, 0),
         options: yield* jobOptions(checked, options),
-        catchUp: yield* oneOf("catchUp", options.catchUp ?? "latest", ["latest", "all", "skip"]),
-        overlap: yield* oneOf("overlap", options.overlap ?? "allow", ["allow", "skip"]),
+        catchUp: yield* checkOneOf("catchUp", options.catchUp ?? "latest", ["latest", "all", "skip"]),
+        overlap: yield* checkOneOf("overlap", options.overlap ?? "allow", ["allow", "skip"]),
         declared: false
       }
     })

@@ -43,6 +43,9 @@ export const checkInteger = (argument: string, value: unknown, min: number, max:
     ? Either.right(value)
     : refuse(argument, `${show(value)} is not a whole number from ${min} to ${max}`)
 
+export const checkOneOf = <A extends string>(argument: string, value: A, allowed: ReadonlyArray<A>): Checked<A> =>
+  allowed.includes(value) ? Either.right(value) : refuse(argument, `${show(value)} is not ${allowed.join(" or ")}`)
+
 const negative = (input: unknown): boolean =>
   typeof input === "number"
     ? input < 0
@@ -52,7 +55,10 @@ const negative = (input: unknown): boolean =>
         ? input.trim().startsWith("-")
         : Array.isArray(input) && input.some((part) => typeof part === "number" && !(part >= 0))
 
-/** A duration in whole milliseconds, rounded up. */
+/** From the shortest to one that never ends: for what is only waited for. */
+export const endless = { min: 1, max: Number.POSITIVE_INFINITY }
+
+/** A duration in whole milliseconds, rounded up. An infinite one only where `max` is. */
 export const checkDuration = (
   argument: string,
   input: unknown,
@@ -65,7 +71,8 @@ export const checkDuration = (
   if (decoded._tag === "None") return refuse(argument, `${show(input)} is not a duration; try "10 seconds"`)
   const millis = Math.ceil(Duration.toMillis(decoded.value))
   if (millis >= min && millis <= max) return Either.right(millis)
-  return refuse(argument, `${show(input)} is not between ${min} ms and ${max} ms`)
+  const allowed = max === Number.POSITIVE_INFINITY ? `${min} ms or more` : `between ${min} ms and ${max} ms`
+  return refuse(argument, `${show(input)} is not ${allowed}`)
 }
 
 /** An instant in milliseconds since the Unix epoch, up to the year 9999. */

@@ -4,9 +4,10 @@
  *
  * @since 0.1.0
  */
-import { Effect, Layer, type Schedule } from "effect"
+import { Effect, Either, Layer, Schedule } from "effect"
 import * as Maintenance from "../schedule/Maintenance.js"
 import { reconnect } from "../schedule/Reconnect.js"
+import { InvalidArgument } from "../services/Errors.js"
 import { Lock } from "../services/Lock.js"
 import { Queue } from "../services/QueueStore.js"
 
@@ -20,6 +21,19 @@ const sweepLock = "__alkstore_sweep"
 export interface SweeperOptions {
   /** When to sweep. Default: every 15 s, jittered. */
   readonly schedule?: Schedule.Schedule<unknown> | undefined
+}
+
+/** A Layer's option about the sweeper; undefined where it is switched off. */
+export const checkSweeper = (
+  option: boolean | SweeperOptions | undefined
+): Either.Either<SweeperOptions | undefined, InvalidArgument> => {
+  if (option === false) return Either.right(undefined)
+  const options = option instanceof Object ? option : {}
+  return options.schedule === undefined || Schedule.isSchedule(options.schedule)
+    ? Either.right(options)
+    : Either.left(
+        new InvalidArgument({ argument: "sweeper.schedule", message: "sweeper.schedule: is not a Schedule of Effect" })
+      )
 }
 
 /**
