@@ -126,6 +126,17 @@ export const drain = <A, I>(
     }
   })
 
+const page = 1_000
+
+/** All rows, page by page, each after the last of the one before. */
+const all = <A, E, R>(
+  read: (last?: A) => Effect.Effect<ReadonlyArray<A>, E, R>,
+  found: ReadonlyArray<A> = []
+): Effect.Effect<ReadonlyArray<A>, E, R> =>
+  Effect.flatMap(read(found.at(-1)), (rows) =>
+    rows.length < page ? Effect.succeed([...found, ...rows]) : all(read, [...found, ...rows])
+  )
+
 /**
  * The live jobs of a queue by id, payloads decoded: what has been enqueued and is not done yet.
  *
@@ -137,7 +148,7 @@ export const enqueued = <A, I>(
 ): Effect.Effect<ReadonlyArray<Omit<LiveRow, "payload"> & { readonly payload: A }>, QueueError, Queue> =>
   Effect.gen(function* () {
     const service = yield* Queue
-    const rows = yield* service.list(queue.name, { limit: 10_000, after: 0 })
+    const rows = yield* all((last?: LiveRow) => service.list(queue.name, { limit: page, after: last?.id ?? 0 }))
     return yield* Effect.forEach(rows, (row) =>
       decoder(queue.payload)(row.payload, (payload) =>
         Effect.map(
@@ -159,7 +170,8 @@ export const enqueued = <A, I>(
  */
 export const completed = <A, I>(
   queue: Definition<A, I>
-): Effect.Effect<ReadonlyArray<CompletedRow>, QueueError, Queue> => queue.completed({ limit: 1_000 })
+): Effect.Effect<ReadonlyArray<CompletedRow>, QueueError, Queue> =>
+  all((after?: CompletedRow) => queue.completed({ limit: page, after }))
 
 /**
  * The dead letters of a queue, newest first.
@@ -168,4 +180,4 @@ export const completed = <A, I>(
  * @category assertions
  */
 export const deadLetters = <A, I>(queue: Definition<A, I>): Effect.Effect<ReadonlyArray<DeadRow>, QueueError, Queue> =>
-  queue.deadLetters.list({ limit: 1_000 })
+  all((after?: DeadRow) => queue.deadLetters.list({ limit: page, after }))

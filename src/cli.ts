@@ -31,9 +31,10 @@ One of --url, --file or DATABASE_URL says which database. The password of a url 
 Exit codes:
   0  done, all of it
   1  the tables are not up to date; in use (export); cut short, or records refused (import): what was imported stays,
-     import again
-  2  the command line is wrong, or the input is no export
-  3  the database cannot be reached, or refused`
+     import again; or the output cannot be written
+  2  the command line is wrong, there is no such queue, or the input is no export
+  3  the database cannot be reached, or refused
+  141  nobody reads the output any more`
 
 interface TargetOptions {
   readonly url?: string
@@ -59,6 +60,18 @@ interface Target {
 }
 
 class WrongUsage extends Error {}
+
+/** What is printed cannot be written, or nobody reads it any more. */
+class Unwritten extends Error {
+  readonly gone: boolean
+  constructor(error: NodeJS.ErrnoException) {
+    super(`the output cannot be written: ${error.message}`)
+    this.gone = error.code === "EPIPE"
+  }
+}
+
+/** What a shell says of a program that SIGPIPE has ended. */
+const readerGone = 141
 
 /** Whatever is printed may have a url in it: one that was given for something else, say. */
 const complain = (text: string) => console.error(withoutSecrets(text))
@@ -117,7 +130,8 @@ const visit = (target: Target, migrate: boolean): Promise<Exit.Exit<unknown, unk
 
 const problem = (cause: Cause.Cause<unknown>): { readonly code: number; readonly message: string } => {
   const error = Option.getOrElse(Cause.failureOption(cause), () => Cause.squash(cause))
-  if (error instanceof SchemaMismatch || error instanceof QueuesInUse) return { code: 1, message: error.message }
+  if (error instanceof SchemaMismatch || error instanceof QueuesInUse || error instanceof Unwritten)
+    return { code: 1, message: error.message }
   if (error instanceof InvalidArgument) return { code: 2, message: error.message }
   return { code: 3, message: storeError("connect", error).message }
 }
@@ -152,21 +166,21 @@ const using = async <A>(target: Target, effect: Effect.Effect<A, unknown, Transf
 }
 
 /** Waits for a reader that is slower; one that has gone away ends it. */
-const print = (text: string): Effect.Effect<void, Error> =>
+const print = (text: string): Effect.Effect<void, Unwritten> =>
   Effect.async((resume) => {
-    if (process.stdout.listenerCount("error") === 0) process.stdout.on("error", () => {})
-    process.stdout.write(text, (error) => resume(error ? Effect.fail(error) : Effect.void))
+    process.stdout.write(text, (error) => resume(error ? Effect.fail(new Unwritten(error)) : Effect.void))
   })
 
 const exportTo = async ({ completed, force, queue, schedules, ...options }: ExportOptions) => {
   const records = Transfer.export({ completed, force, queues: queue, schedules })
   const lines = Transfer.toJsonLines(records)
+  // Each write hears of its own error; what the stream says besides would end the process
+  process.stdout.on("error", () => {})
+  const printed = Stream.runForEachChunk(lines, (chunk) => print([...chunk].join("")))
+  const gone = (error: unknown) => error instanceof Unwritten && error.gone
   return using(
     targetOf(options, "export"),
-    Effect.as(
-      Stream.runForEachChunk(lines, (chunk) => print([...chunk].join(""))),
-      0
-    )
+    Effect.catchIf(Effect.as(printed, 0), gone, () => Effect.succeed(readerGone))
   )
 }
 

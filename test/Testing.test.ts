@@ -94,6 +94,25 @@ describe("alkstore/Testing", () => {
       })
     )
 
+    it.effect("G66 all that there is can be looked at, however much", () =>
+      Effect.gen(function* () {
+        const queue = Queue.make("crowded", { payload: Schema.Number, retainCompleted: "1 hour" })
+        /** How many, and the ends: whole lists would make a failure unreadable. */
+        const span = (rows: ReadonlyArray<{ readonly id: number; readonly payload: unknown }>) =>
+          [new Set(rows.map(({ id }) => id)).size, rows[0], rows.at(-1)].map((at) =>
+            typeof at === "object" ? Number(at.payload) : at
+          )
+        yield* queue.enqueueMany(Array.from({ length: 10_001 }, (_, n) => n))
+        expect(span(yield* Testing.enqueued(queue))).toEqual([10_001, 0, 10_000])
+        const jobs = yield* queue.claim({ limit: 2_100 })
+        yield* Effect.forEach(jobs.slice(0, 1_050), (job) => job.ack, { discard: true })
+        yield* Effect.forEach(jobs.slice(1_050), (job) => job.fail("no"), { discard: true })
+        // All of one instant: the newest is the one with the greatest id
+        expect(span(yield* Testing.completed(queue))).toEqual([1_050, 1_049, 0])
+        expect(span(yield* Testing.deadLetters(queue))).toEqual([1_050, 2_099, 1_050])
+      })
+    )
+
     it.effect("drain says so when jobs are left and nothing moves any more", () =>
       Effect.gen(function* () {
         const queue = make("unattended")

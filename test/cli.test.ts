@@ -1,5 +1,7 @@
 /** The command line as a deploy script runs it: a process of its own, judged by what it prints and its exit code. */
-import { cpSync, existsSync, mkdirSync, mkdtempSync, rmSync } from "node:fs"
+import { spawn } from "node:child_process"
+import { once } from "node:events"
+import { closeSync, cpSync, existsSync, mkdirSync, mkdtempSync, openSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -178,6 +180,32 @@ describe("alkstore export and import", () => {
     expect(rows.map(({ payload }) => `'${payload}'`)).toEqual(jobs)
   })
 
+  it("end quietly when nobody reads any more, and say what keeps it from being written (G184)", async () => {
+    const file = join(directory, "unread.db")
+    await alkstore(["migrate", "--file", file])
+    fill(file, true)
+    const args = [join(built, "dist/cli.js"), "export", "--file", file]
+    const child = spawn(process.execPath, args, { stdio: ["ignore", "pipe", "pipe"] })
+    child.stdout.destroy()
+    let err = ""
+    child.stderr.on("data", (text) => {
+      err += String(text)
+    })
+    const [code] = await once(child, "close")
+    expect({ code, err }).toEqual({ code: 141, err: "" })
+    if (!existsSync("/dev/full")) return
+    const full = openSync("/dev/full", "w")
+    const unwritten = spawn(process.execPath, args, { stdio: ["ignore", full, "pipe"] })
+    closeSync(full)
+    let said = ""
+    unwritten.stderr?.on("data", (text) => {
+      said += String(text)
+    })
+    expect((await once(unwritten, "close"))[0]).toBe(1)
+    expect(said).toContain("cannot be written: ")
+    expect(said).toContain("ENOSPC")
+  })
+
   it("refuse what is in use, no export, and a database that is not there (G181, G183, G184)", async () => {
     const file = join(directory, "in-use.db")
     await alkstore(["migrate", "--file", file])
@@ -185,7 +213,11 @@ describe("alkstore export and import", () => {
     const busy = await alkstore(["export", "--file", file])
     expect(busy).toMatchObject({ code: 1, out: "" })
     expect(busy.err).toContain("not paused: a")
-    expect((await alkstore(["export", "--file", file, "--force", "--queue", "b"])).out.split("\n")).toHaveLength(3)
+    const one = await alkstore(["export", "--file", file, "--force", "--queue", "a"])
+    expect(one.out.split("\n")).toHaveLength(jobs.length + 4)
+    const none = await alkstore(["export", "--file", file, "--force", "--queue", "a", "nope"])
+    expect(none).toMatchObject({ code: 2, out: "" })
+    expect(none.err).toContain("there is no queue nope")
     expect(await alkstore(["import", "--file", file], {}, "hello\n")).toMatchObject({ code: 2, out: "" })
     expect(await alkstore(["import", "--file", file], {}, "")).toMatchObject({ code: 2, out: "" })
     expect(await alkstore(["export", "--file", join(directory, "none.db")])).toMatchObject({ code: 2, out: "" })

@@ -20,6 +20,7 @@ import {
   type ScheduleError,
   type ScheduleInfo,
   Schedules,
+  type Service,
   scheduleHeader
 } from "./ScheduleStore.js"
 
@@ -178,13 +179,22 @@ export const put = Effect.fn("Schedules.put")(function* (definition: Definition)
   return yield* schedules.put(schedule)
 })
 
+/** What no schedule can be called is not looked for: the engines would not agree about it. */
+const named = <A, E>(
+  name: string,
+  use: (schedules: Service, name: string) => Effect.Effect<A, E>
+): Effect.Effect<A, E | InvalidArgument, Schedules> =>
+  Effect.flatMap(checkKey("schedule name", name), (checked) =>
+    Effect.flatMap(Schedules, (schedules) => use(schedules, checked))
+  )
+
 /**
  * @since 0.1.0
  * @category operations
  */
 export const get = Effect.fn("Schedules.get")(
   (name: string): Effect.Effect<Option.Option<ScheduleInfo>, ScheduleError, Schedules> =>
-    Effect.flatMap(Schedules, (schedules) => schedules.get(name))
+    named(name, (schedules, checked) => schedules.get(checked))
 )
 
 /**
@@ -206,7 +216,7 @@ export const list: Effect.Effect<ReadonlyArray<ScheduleInfo>, ScheduleError, Sch
  */
 export const pause = Effect.fn("Schedules.pause")(
   (name: string): Effect.Effect<void, ScheduleNotFound | ScheduleError, Schedules> =>
-    Effect.flatMap(Schedules, (schedules) => schedules.pause(name))
+    named(name, (schedules, checked) => schedules.pause(checked))
 )
 
 /**
@@ -217,7 +227,7 @@ export const pause = Effect.fn("Schedules.pause")(
  */
 export const resume = Effect.fn("Schedules.resume")(
   (name: string): Effect.Effect<void, ScheduleNotFound | ScheduleError, Schedules> =>
-    Effect.flatMap(Schedules, (schedules) => schedules.resume(name))
+    named(name, (schedules, checked) => schedules.resume(checked))
 )
 
 /**
@@ -228,7 +238,7 @@ export const resume = Effect.fn("Schedules.resume")(
  */
 export const remove = Effect.fn("Schedules.remove")(
   (name: string): Effect.Effect<boolean, ScheduleError, Schedules> =>
-    Effect.flatMap(Schedules, (schedules) => schedules.remove(name))
+    named(name, (schedules, checked) => schedules.remove(checked))
 )
 
 /**
@@ -239,7 +249,7 @@ export const remove = Effect.fn("Schedules.remove")(
  */
 export const trigger = Effect.fn("Schedules.trigger")(
   (name: string): Effect.Effect<Receipt, ScheduleNotFound | ScheduleError, Schedules> =>
-    Effect.flatMap(Schedules, (schedules) => schedules.trigger(name))
+    named(name, (schedules, checked) => schedules.trigger(checked))
 )
 
 /**

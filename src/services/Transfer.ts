@@ -27,7 +27,7 @@ export {
  * @category models
  */
 export interface ExportOptions {
-  /** Only these queues and their schedules. Default: all. */
+  /** Only these queues, which must exist, and their schedules. Default: all. */
   readonly queues?: ReadonlyArray<string> | undefined
   /** Completed jobs that are retained, too. Default: not. */
   readonly completed?: boolean | undefined

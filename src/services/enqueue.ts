@@ -33,6 +33,10 @@ const optionsFrom = <A>(job: (payload: A, index: number) => EnqueueOptions, payl
       new InvalidArgument({ argument: "options", message: `options: the function threw: ${describe(error)}` })
   })
 
+/** So is an iterable. */
+const iterableThrew = (error: unknown) =>
+  new InvalidArgument({ argument: "payloads", message: `payloads: the iterable threw: ${describe(error)}` })
+
 /** The service, in one step of the runtime; an enqueue takes it with every job. */
 const withQueue = <B, E>(use: (queue: Queue["Type"]) => Effect.Effect<B, E>): Effect.Effect<B, E, Queue> =>
   Effect.withFiberRuntime((fiber) => use(Context.get(fiber.currentContext as Context.Context<Queue>, Queue)))
@@ -113,12 +117,32 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
       const options = optionsFrom(job, payload, index)
       return Either.isLeft(options) ? Either.left(options.left) : prepare(payload, index, options.right)
     }
-    const iterator = payloads[Symbol.iterator]()
-    // As a loop would: who stops early says so
-    const close = () => void iterator.return?.()
+    let iterator: Iterator<A>
+    try {
+      iterator = payloads[Symbol.iterator]()
+    } catch (error) {
+      return Effect.fail(iterableThrew(error))
+    }
+    /** The next one to be prepared; undefined at the end. */
+    const step = (): Prepared | undefined => {
+      let payload: A
+      try {
+        const next = iterator.next()
+        if (next.done === true) return undefined
+        payload = next.value
+      } catch (error) {
+        return Either.left(iterableThrew(error))
+      }
+      return each(payload, jobs.length)
+    }
+    // As a loop would: who stops early says so, and has a better error than one that comes of it
+    const close = () => {
+      try {
+        iterator.return?.()
+      } catch {}
+    }
     const go = (): Effect.Effect<ReadonlyArray<NewJob>, InvalidArgument | InvalidPayload> => {
-      for (let next = iterator.next(); next.done !== true; next = iterator.next()) {
-        const prepared = each(next.value, jobs.length)
+      for (let prepared = step(); prepared !== undefined; prepared = step()) {
         if (!Either.isEither(prepared))
           return Effect.flatMap(
             Effect.onError(prepared, () => Effect.sync(close)),

@@ -79,6 +79,13 @@ export interface Outbox<A, I = unknown> extends QueueOperations {
   ) => Effect.Effect<ReadonlyArray<string>, EnqueueError, Queue>
 }
 
+/** What throws is bad input like any other. */
+const orThrew = <A>(argument: string, what: string, make: () => A): Either.Either<A, InvalidArgument> =>
+  Either.try({
+    try: make,
+    catch: (error) => new InvalidArgument({ argument, message: `${argument}: ${what} threw: ${describe(error)}` })
+  })
+
 /** What a job of the outbox is enqueued with. Only what a publish may say is taken over: callers may not be typed. */
 const placed = <A>(
   keyOf: (message: A) => string | undefined,
@@ -87,18 +94,15 @@ const placed = <A>(
   { delay, expires, headers, maxAttempts, priority, runAt }: PublishOptions
 ): Either.Either<EnqueueOptions, InvalidArgument> =>
   Either.flatMap(checkHeaders(headers), () =>
-    Either.try({
-      try: () => ({
-        delay,
-        expires,
-        maxAttempts,
-        priority,
-        runAt,
-        orderingKey: keyOf(message),
-        headers: { ...headers, [messageIdHeader]: id }
-      }),
-      catch: (error) => new InvalidArgument({ argument: "key", message: `key: the function threw: ${describe(error)}` })
-    })
+    orThrew("key", "the function", () => ({
+      delay,
+      expires,
+      maxAttempts,
+      priority,
+      runAt,
+      orderingKey: keyOf(message),
+      headers: { ...headers, [messageIdHeader]: id }
+    }))
   )
 
 /**
@@ -123,10 +127,15 @@ export const make = <A, I>(
       }),
     publishMany: (messages, options = {}) =>
       Effect.gen(function* () {
-        const all = [...messages]
+        const all = yield* orThrew("messages", "the iterable", () => [...messages])
         const ids = all.map(() => crypto.randomUUID() as string)
         const jobs = yield* Effect.forEach(all, (message, index) =>
-          placed(key, message, ids[index] as string, typeof options === "function" ? options(message, index) : options)
+          Either.flatMap(
+            typeof options === "function"
+              ? orThrew("options", "the function", () => options(message, index))
+              : Either.right(options),
+            (job) => placed(key, message, ids[index] as string, job)
+          )
         )
         yield* queue.enqueueMany(all, (_, index) => jobs[index] as EnqueueOptions)
         return ids

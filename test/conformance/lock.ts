@@ -180,6 +180,16 @@ export const lockSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("refuse leases of names that are none (G6)", () =>
+      Effect.gen(function* () {
+        for (const name of ["", "a\u0000", "\ud83d", "x".repeat(513), 5 as never]) {
+          const lease: Lock.LockLease = { name, token: 1, expiresAt: 0, ttlMillis: 1_000 }
+          for (const call of [Lock.renew(lease), Lock.release(lease), Lock.forceRelease(name)])
+            expect((yield* failsWith(Effect.asVoid(call), "InvalidArgument")).argument).toBe("lock name")
+        }
+      })
+    )
+
     it.effect("refuse names and times that are none, and the reserved prefix (G6, G71)", () =>
       Effect.gen(function* () {
         const names = ["", "a\u0000", "\ud83d", "x".repeat(513), 5 as never, "__alkstore_", "__alkstore_sweep"]

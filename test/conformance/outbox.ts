@@ -66,6 +66,13 @@ export const outboxSuite: Suite = (engine, options) => {
         for (const id of ids) expect(id).toMatch(uuid)
         const bad = [message("a", 3), { of: "a", n: Number.NaN }]
         yield* failsWith(outbox.publishMany(bad), "InvalidPayload")
+        const boom = (): never => {
+          throw new Error("boom")
+        }
+        const throwing = { [Symbol.iterator]: boom }
+        expect((yield* failsWith(outbox.publishMany(throwing), "InvalidArgument")).argument).toBe("messages")
+        const options = yield* failsWith(outbox.publishMany([message("a", 0)], boom), "InvalidArgument")
+        expect(options.argument).toBe("options")
         const rows = yield* liveRows(outbox.queue)
         expect(rows.map(Outbox.messageId)).toEqual(ids)
         expect(rows.map(({ orderingKey }) => orderingKey)).toEqual(["a", "a", "b"])

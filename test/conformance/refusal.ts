@@ -136,6 +136,29 @@ const unencodable: ReadonlyArray<readonly [string, unknown]> = [
   ["1 MiB and a byte of two-byte characters", `${"é".repeat(512 * 1024 - 1)}x`]
 ]
 
+const boom = (): never => {
+  throw new Error("boom")
+}
+
+const iterable = (make: () => Iterator<unknown>): Iterable<unknown> => ({ [Symbol.iterator]: make })
+
+const throwing: ReadonlyArray<readonly [string, Iterable<unknown>]> = [
+  [
+    "at the second step",
+    iterable(() => {
+      let steps = 0
+      return { next: () => (steps++ === 0 ? { done: false, value: 1 } : boom()) }
+    })
+  ],
+  ["at once", iterable(boom)],
+  ["at the first step", iterable(() => ({ next: boom }))],
+  [
+    "at a payload",
+    iterable(() => ({ next: () => Object.defineProperty({ done: false, value: 1 }, "value", { get: boom }) }))
+  ],
+  ["since it is none", null as never]
+]
+
 export const refusalSuite: Suite = (engine, options) => {
   virtual(engine, options, "refused arguments", (it) => {
     for (const [label, argument, refused] of fixed) {
@@ -151,6 +174,20 @@ export const refusalSuite: Suite = (engine, options) => {
         })
       )
     }
+
+    it.effect("an iterable that throws, at whichever step: InvalidArgument, nothing written (G6)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        for (const [label, payloads] of throwing) {
+          const error = yield* failsWith(queue.enqueueMany(payloads), "InvalidArgument")
+          expect(error.argument, label).toBe("payloads")
+          expect(error.message, label).toContain("payloads: the iterable threw: ")
+        }
+        const closing = iterable(() => ({ next: () => ({ done: false, value: 1n }), return: boom }))
+        yield* failsWith(queue.enqueueMany(closing), "InvalidPayload")
+        yield* expectEmpty(queue)
+      })
+    )
 
     it.effect("an expiry at or before the due time: InvalidArgument, nothing written (G6)", () =>
       Effect.gen(function* () {

@@ -459,6 +459,22 @@ export const schedulesSuite: Suite = (engine, options) => {
         })
       )
 
+      it.effect("G115 a name that none can have is refused wherever it is given", () =>
+        Effect.gen(function* () {
+          for (const name of ["", "a\u0000", "\ud800", "x".repeat(513), 5 as never]) {
+            const calls = [
+              Schedules.get(name),
+              Schedules.pause(name),
+              Schedules.resume(name),
+              Schedules.trigger(name),
+              Schedules.remove(name)
+            ]
+            for (const call of calls)
+              expect((yield* failsWith(Effect.asVoid(call), "InvalidArgument")).argument).toBe("schedule name")
+          }
+        })
+      )
+
       it.effect("its jobs can have an ordering key and a dedupe key, and its queue is known", () =>
         Effect.gen(function* () {
           const queue = freshQueue()

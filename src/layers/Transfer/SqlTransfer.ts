@@ -33,6 +33,12 @@ const maxRefusals = 1_000
 
 const header = (error: string) => new InvalidArgument({ argument: "records", message: `records: ${error}` })
 
+const noQueue = (names: ReadonlyArray<string>) =>
+  new InvalidArgument({
+    argument: "queues",
+    message: `queues: there is no queue ${names.join(", ")} in this namespace`
+  })
+
 const inUse = ({
   leased,
   unpaused
@@ -60,7 +66,12 @@ const counters: Partial<Record<TransferRecord["type"], keyof Summary>> = {
   schedule: "schedules"
 }
 
-const makeExport = (db: Database, reads: Reads, sweep: Effect.Effect<unknown, TransactionOpen | StoreError>) => {
+const makeExport = (
+  db: Database,
+  reads: Reads,
+  known: Effect.Effect<ReadonlyArray<string>, TransactionOpen | StoreError>,
+  sweep: Effect.Effect<unknown, TransactionOpen | StoreError>
+) => {
   const pages = (read: Reads["jobs"], page: Omit<Page, "after" | "limit">) =>
     Stream.paginateChunkEffect(0, (after) =>
       Effect.map(
@@ -84,6 +95,10 @@ const makeExport = (db: Database, reads: Reads, sweep: Effect.Effect<unknown, Tr
     Stream.unwrap(
       Effect.gen(function* () {
         const queues = wanted === undefined ? null : yield* Either.all(wanted.map(checkQueueName))
+        // A name that is mistyped would be an export of nothing
+        const all = queues === null ? [] : yield* known
+        const unknown = queues?.filter((name) => !all.includes(name)) ?? []
+        if (unknown.length > 0) return yield* noQueue(unknown)
         // Leases that have ended end as they would without an export
         yield* sweep
         const busy = yield* db.apart("read", "export", (session) => reads.busy(session, queues))
@@ -204,7 +219,7 @@ const make = (db: Database, { notify }: SqlTransferOptions) =>
         )
     return {
       origin: db.apart("read", "export", reads.origin),
-      export: makeExport(db, reads, makeSweep(store)()),
+      export: makeExport(db, reads, db.apart("read", "export", store.verbs.inspect.queues), makeSweep(store)()),
       import: makeImport(take)
     } satisfies Service
   })
