@@ -1,8 +1,9 @@
 /**
  * A queue's settings, made known to the fleet once per process: beside the caller's transaction on PostgreSQL, so that
- * nobody waits for its end; within it on SQLite, which has one connection.
+ * nobody waits for its end; within it on SQLite, which has one connection. Outside of transactions, calls that come
+ * while one is under way wait for it: thousands may meet a queue for the first time at the same moment.
  */
-import { Effect } from "effect"
+import { Cause, Deferred, Effect, Exit, FiberId } from "effect"
 import { InvalidArgument, type StoreError } from "../../services/Errors.js"
 import type { QueueSettings, Service } from "../../services/QueueStore.js"
 import type { Database, Verb } from "../Database/Database.js"
@@ -14,8 +15,32 @@ const leadsBack = (name: string, to: string) =>
     message: `deadLetterQueue: the dead letters of queue ${name} would go to ${to} and from there back to ${name}; name a queue that does not lead back`
   })
 
+type Ended = "stored" | "failed" | "interrupted"
+
+/** One of equal calls at a time; the others wait for it. Of its failure each makes its own call, as fast as without. */
+const sharing = () => {
+  const flights = new Map<string, Deferred.Deferred<Ended>>()
+  const share = <E>(key: string, call: Effect.Effect<void, E>): Effect.Effect<void, E> =>
+    Effect.uninterruptibleMask((restore) => {
+      const first = flights.get(key)
+      if (first !== undefined)
+        return Effect.flatMap(restore(Deferred.await(first)), (ended) =>
+          ended === "stored" ? Effect.void : restore(ended === "failed" ? call : share(key, call))
+        )
+      const flight = Deferred.unsafeMake<Ended>(FiberId.none)
+      flights.set(key, flight)
+      return Effect.onExit(restore(call), (exit) => {
+        flights.delete(key)
+        const ended = Exit.isSuccess(exit) ? "stored" : Cause.isInterrupted(exit.cause) ? "interrupted" : "failed"
+        return Deferred.succeed(flight, ended)
+      })
+    })
+  return share
+}
+
 export const makeDefineQueue = (db: Database, { define }: Pick<Verbs, "define">): Service["define"] => {
   const defined = { producer: new Map<string, QueueSettings>(), worker: new Map<string, QueueSettings>() }
+  const shares = { producer: sharing(), worker: sharing() }
 
   return (settings, by) => {
     // Mostly the very same definition: nothing is compared on the way of every enqueue
@@ -35,7 +60,7 @@ export const makeDefineQueue = (db: Database, { define }: Pick<Verbs, "define">)
               ? Effect.succeed(leadsBack(name, String(to)))
               : Effect.as(define.upsert(session, settings, by), undefined)
         )
-      return Effect.gen(function* () {
+      const once = Effect.gen(function* () {
         const joins = yield* db.joins
         const inside = joins && db.names.engine === "sqlite"
         const beside = Effect.flatMap(joins ? known : Effect.succeed(false), (done) =>
@@ -49,6 +74,8 @@ export const makeDefineQueue = (db: Database, { define }: Pick<Verbs, "define">)
         if (refused instanceof InvalidArgument) return yield* Effect.fail(refused)
         if (!inside && refused === undefined) defined[by].set(name, settings)
       })
+      // Who has a transaction open may have what the first one waits for
+      return db.standing((stands) => (stands === "outside" ? shares[by](JSON.stringify(settings), once) : once))
     })
   }
 }
