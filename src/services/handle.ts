@@ -60,8 +60,6 @@ export const leaseLost = (row: Settlement.ClaimedRow): LeaseLost =>
 export interface Hooks {
   readonly heartbeat?: (progress: string | undefined) => Effect.Effect<void, SettleError>
   readonly onSettled?: (settlement: Settlement.Settlement) => void
-  /** What is to be written while the job is still held. */
-  readonly beforeSettle?: Effect.Effect<void, SettleError>
 }
 
 /** The handle and, for whoever claimed, what to do with a payload that cannot be decoded. */
@@ -69,10 +67,9 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
   const settle = (settlement: () => Settlement.Settlement): Effect.Effect<void, SettleError> =>
     Effect.suspend(() => {
       const wanted = settlement()
-      const written = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) =>
+      const settled = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) =>
         outcome === "done" ? Effect.sync(() => hooks.onSettled?.(wanted)) : Effect.fail(leaseLost(row))
       )
-      const settled = hooks.beforeSettle === undefined ? written : Effect.zipRight(hooks.beforeSettle, written)
       return settling(row, wanted, hooks.onSettled !== undefined, settled)
     })
   const now = Effect.map(queue.monotonic, (at) => Math.floor(row.claimedAt + at - row.claimedMonotonic))

@@ -8,7 +8,6 @@ import { leaseLost, makeJob } from "../services/handle.js"
 import type { Job } from "../services/Job.js"
 import * as Settlement from "../services/Settlement.js"
 import { databaseNow, type Held, offerSettle, type Run, type WorkerState } from "./held.js"
-import { renew } from "./leaseKeeper.js"
 import { inTransaction } from "./transactional.js"
 
 /** The handler for a payload, or undefined when there is none for its tag. */
@@ -36,12 +35,6 @@ export const handleOf = <A>(state: WorkerState, held: Held, payload: A) =>
         state.beats.unsafeOpen()
         return Effect.void
       }),
-    // Within a transaction of SQLite, which has one connection, it stays unwritten
-    beforeSettle: Effect.suspend(() =>
-      held.progress === undefined
-        ? Effect.void
-        : Effect.catchTag(renew(state, [held]), "TransactionOpen", () => Effect.void)
-    ),
     onSettled: (settlement) => {
       held.settledByHand = settlement
     }

@@ -450,13 +450,7 @@ export const workerLeasesSuite: Suite = (engine, options) => {
       })
     )
 
-    for (const end of [
-      "fails",
-      "is given back by hand",
-      "is snoozed",
-      "is interrupted by a shutdown",
-      "is dead and requeued"
-    ] as const)
+    for (const end of ["fails", "is snoozed", "is interrupted by a shutdown", "is dead and requeued"] as const)
       it.effect(`said just before the attempt ${end} goes to the next one (G36)`, () =>
         Effect.gen(function* () {
           const queue = freshQueue()
@@ -464,7 +458,6 @@ export const workerLeasesSuite: Suite = (engine, options) => {
           let said = false
           const ends = {
             fails: Effect.fail("half way"),
-            "is given back by hand": Effect.void,
             "is snoozed": Effect.fail(new Job.Snooze({ delay: "1 second" })),
             "is interrupted by a shutdown": Effect.never,
             "is dead and requeued": Effect.fail(new Job.Fatal({ error: "half way" }))
@@ -475,7 +468,7 @@ export const workerLeasesSuite: Suite = (engine, options) => {
               if (given.length > 1) return
               yield* Effect.forEach(numbers(5), (n) => Effect.zipRight(job.heartbeat({ n }), Effect.sleep(20)))
               said = true
-              yield* end === "is given back by hand" ? job.retry() : ends[end]
+              yield* ends[end]
             })
           const { of, stop } = yield* stoppable(queue, { handler, shutdownGrace: 0 })
           yield* queue.enqueue(1)
