@@ -94,7 +94,7 @@ export interface Job<A> extends JobInfo {
   /**
    * Renews the lease by its visibility timeout, and records how far the work is (any JSON, at most 8 KiB; handed
    * to the next attempt as `job.progress`). In a worker leases are renewed without it; there, progress is written at
-   * most once a second, and once more when the attempt ends. Never part of a transaction.
+   * most once a second, and once more when the handler ends. Never part of a transaction.
    */
   readonly heartbeat: (progress?: unknown) => Effect.Effect<void, SettleError>
 }

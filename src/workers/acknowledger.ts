@@ -114,11 +114,18 @@ const oneByOne = (state: WorkerState, batch: ReadonlyArray<Held>) =>
     { discard: true }
   )
 
-/** What was last said of a job's progress and is not written yet: whoever has it next is told. */
+/**
+ * What was last said of a job's progress and is not written yet: whoever has it next is told. What cannot be written keeps no job
+ * from being settled.
+ */
 const writeProgress = (state: WorkerState, batch: ReadonlyArray<Held>): Effect.Effect<void, StoreError> => {
   const said = batch.filter(({ progress }) => progress !== undefined)
-  // The acknowledger runs outside of every transaction
-  return said.length === 0 ? Effect.void : Effect.catchTag(renew(state, said), "TransactionOpen", Effect.die)
+  if (said.length === 0) return Effect.void
+  return Effect.catchAll(renew(state, said), (error) => {
+    if (error._tag === "StoreError" && error.retryable) return Effect.fail(error)
+    for (const held of said) held.progress = undefined
+    return Effect.logError(`queue ${state.queueName}: progress could not be written`, error)
+  })
 }
 
 const flush = (state: WorkerState, batch: ReadonlyArray<Held>) => {

@@ -305,6 +305,57 @@ export const lockSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect(
+      "an interrupt stops neither a wait for the lock, nor its renewal, before the work is done (G67, G68)",
+      () =>
+        Effect.gen(function* () {
+          const name = freshName("lock")
+          const holder = yield* Lock.acquire(name, { ttl: "1 hour" })
+          const log: Array<string> = []
+          const cleanup = Effect.zipRight(
+            Effect.sleep("5 minutes"),
+            Effect.sync(() => log.push("cleaned"))
+          ).pipe(Lock.withLock(name, { ttl: "30 seconds" }), Effect.exit)
+          const running = yield* Effect.fork(Effect.ensuring(Effect.void, cleanup))
+          yield* Testing.settle
+          const interrupting = yield* Effect.fork(Fiber.interrupt(running))
+          yield* Testing.advance("1 minute")
+          expect(log).toEqual([])
+          yield* Lock.release(holder)
+          yield* Testing.advance("15 seconds")
+          const next = yield* Effect.fork(Effect.map(Lock.acquire(name), () => void log.push("next")))
+          yield* Testing.advance("4 minutes")
+          expect(log).toEqual([])
+          yield* Testing.advance("2 minutes")
+          yield* Fiber.join(next)
+          yield* Fiber.join(interrupting)
+          expect(log).toEqual(["cleaned", "next"])
+        })
+    )
+
+    it.effect("the lock is held until the finalizers of what was interrupted have run (G67)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const log: Array<string> = []
+        const slow = Effect.zipRight(
+          Effect.sleep("2 minutes"),
+          Effect.sync(() => log.push("cleaned"))
+        )
+        const running = yield* Effect.never.pipe(
+          Effect.onInterrupt(() => slow),
+          Lock.withLock(name, { ttl: "30 seconds" }),
+          Effect.fork
+        )
+        yield* Testing.settle
+        const interrupting = yield* Effect.fork(Fiber.interrupt(running))
+        const next = yield* Effect.fork(Effect.map(Lock.acquire(name), () => void log.push("next")))
+        yield* Testing.advance("3 minutes")
+        yield* Fiber.join(next)
+        yield* Fiber.join(interrupting)
+        expect(log).toEqual(["cleaned", "next"])
+      })
+    )
+
     it.effect("an acquire gives up after its timeout, and has taken nothing (G70, G71)", () =>
       Effect.gen(function* () {
         const name = freshName("lock")

@@ -5,7 +5,7 @@
 import { monitorEventLoopDelay } from "node:perf_hooks"
 import { Context, DefaultServices, Effect, Clock as EffectClock, type Scope } from "effect"
 import type { Service } from "../../services/Clock.js"
-import { lull, macrotask } from "./macrotask.js"
+import { lull } from "./macrotask.js"
 
 /** How finely stalls of the event loop are seen. Each step is a wake-up of an idle process, so not finer. */
 const resolutionMillis = 100
@@ -75,10 +75,10 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
       monotonic: virtual
         ? read((clock) => Math.floor(clock.unsafeCurrentTimeMillis()))
         : read((clock) => Number(clock.unsafeCurrentTimeNanos() / 1_000n) / 1_000),
-      // The timer of who asks, overdue as well after a stall, may come before the one that measures: let that run first
+      // Who asks may come before the timers that measure, overdue as they are after a stall: a new timer comes behind them
       stall: (since) =>
         Effect.zipRight(
-          virtual ? Effect.void : macrotask,
+          virtual ? Effect.void : lull(1),
           Effect.sync(() => {
             stalls.push(delays.take())
             const forgotten = Math.max(0, stalls.length - keptStalls)

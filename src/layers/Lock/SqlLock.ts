@@ -2,7 +2,7 @@
  * Named locks as rows: taken by one upsert that wins only over a free or lapsed row, fenced by the namespace's token
  * counter. No session advisory lock: those vanish with a connection and tell nobody.
  */
-import { Duration, Effect, Either, Layer, Option, Random } from "effect"
+import { Duration, Effect, Either, Fiber, Layer, Option, Random } from "effect"
 import { sleepMillis } from "../../schedule/Polling.js"
 import { lockRenewal, lockWaitMillis } from "../../schedule/Renewal.js"
 import { Clock } from "../../services/Clock.js"
@@ -10,7 +10,7 @@ import { InvalidArgument, LockLost, LockTimeout } from "../../services/Errors.js
 import { checkDuration, checkKey } from "../../services/input.js"
 import { Lock, type LockLease, type Service } from "../../services/Lock.js"
 import { lockTopic, Wake } from "../../services/Wake.js"
-import { type Database, detached } from "../Database/Database.js"
+import { type Database, detached, type Verb } from "../Database/Database.js"
 import { int } from "../Queue/statements/rows.js"
 import { makeAnnounce } from "../Wake/announce.js"
 import { lockVerbs } from "./statements.js"
@@ -52,11 +52,12 @@ const make = (db: Database) =>
 
     const { change: announce } = makeAnnounce(db, wake, yield* Effect.scope)
 
-    const free = (lease: LockLease) =>
-      Effect.tap(
-        db.apart("write", "unlock", (session) => verbs.release(session, lease.name, lease.token)),
-        () => detached(announce([lockTopic(lease.name)]))
-      )
+    const freeing = (name: string, verb: Verb<boolean>) =>
+      Effect.tap(db.apart("write", "unlock", verb), () => detached(announce([lockTopic(name)])))
+
+    const free = ({ name, token }: LockLease) => freeing(name, (session) => verbs.release(session, name, token))
+
+    let attempts = 0
 
     /**
      * One attempt, in a fiber that nothing has interrupted yet. It can be while it waits, for another process's write to
@@ -64,14 +65,20 @@ const make = (db: Database) =>
      */
     const attempt = ({ name, ttlMillis }: Request) =>
       Effect.suspend(() => {
+        const own = `${owner}-${++attempts}`
         let taken: Option.Option<LockLease> = Option.none()
         const take = db.apart("write", "lock", (session) =>
-          Effect.map(verbs.acquire(session, name, owner, ttlMillis), (row) => {
+          Effect.map(verbs.acquire(session, name, own, ttlMillis), (row) => {
             taken = Option.map(row, ({ expiresAt, token }) => ({ name, token, expiresAt, ttlMillis }))
             return taken
           })
         )
-        const giveBack = Effect.suspend(() => (Option.isSome(taken) ? Effect.either(free(taken.value)) : Effect.void))
+        const giveBack = Effect.suspend(() =>
+          Option.match(taken, {
+            onNone: () => Effect.void,
+            onSome: ({ token }) => Effect.either(freeing(name, (session) => verbs.giveBack(session, name, token, own)))
+          })
+        )
         return Effect.onInterrupt(Effect.interruptible(take), () => giveBack)
       })
 
@@ -90,8 +97,8 @@ const make = (db: Database) =>
       }).pipe(Effect.scoped)
 
     /**
-     * What some attempts take within a limit, whether the caller can be interrupted (`restore`) or not: they are made by a
-     * fiber that always can, but not between taking the lock and saying so. Interrupted, it holds nothing.
+     * What some attempts take within a limit, by a fiber that is nobody's child: an interrupt of the caller would reach
+     * its children, whether the caller itself can be interrupted (`restore`) or not. Interrupted, it holds nothing.
      */
     const within = <E>(
       attempts: Effect.Effect<Option.Option<LockLease>, E>,
@@ -100,17 +107,20 @@ const make = (db: Database) =>
     ): Effect.Effect<Option.Option<LockLease>, E> =>
       Effect.suspend(() => {
         let taken: Option.Option<LockLease> = Option.none()
+        const giveBack = Effect.suspend(() => (Option.isSome(taken) ? Effect.either(free(taken.value)) : Effect.void))
         const trying = Effect.map(Effect.uninterruptible(attempts), (lease) => {
           taken = lease
         })
-        return Effect.matchCauseEffect(restore(Effect.raceFirst(trying, Effect.interruptible(limit))), {
-          onSuccess: () => Effect.succeed(taken),
-          onFailure: (cause) =>
-            Effect.zipRight(
-              Option.isSome(taken) ? Effect.either(free(taken.value)) : Effect.void,
-              Effect.failCause(cause)
-            )
-        })
+        const race = Effect.interruptible(Effect.raceFirst(trying, limit))
+        return Effect.flatMap(Effect.forkDaemon(race), (fiber) =>
+          Effect.matchCauseEffect(restore(Fiber.await(fiber)), {
+            // An interrupt may have come with the answer: the caller would never see it
+            onSuccess: (exit) =>
+              Effect.onInterrupt(Effect.zipRight(exit, restore(Effect.sync(() => taken))), () => giveBack),
+            onFailure: (interrupt) =>
+              Effect.zipRight(Effect.zipRight(Fiber.interrupt(fiber), giveBack), Effect.failCause(interrupt))
+          })
+        )
       })
 
     const takeOnce = (request: Request, restore: Restore) => within(attempt(request), Effect.never, restore)
@@ -165,6 +175,26 @@ const make = (db: Database) =>
         return yield* Effect.raceFirst(beats, Effect.disconnect(giveUp))
       }).pipe(Effect.withTracerEnabled(false), detached)
 
+    /**
+     * Runs an effect, which is as interruptible as its caller, while the lock is renewed: until it has ended, finalizers
+     * included, whoever interrupts it. Then the lock is free.
+     */
+    const holding = <A, E, R>(lease: LockLease, self: Effect.Effect<A, E, R>): Effect.Effect<A, E | LockLost, R> =>
+      Effect.gen(function* () {
+        let gone: LockLost | undefined
+        const running = yield* Effect.fork(self)
+        const keeping = Effect.catchAll(keep(lease), (error) => {
+          gone = error
+          return Fiber.interruptFork(running)
+        })
+        const keeper = yield* Effect.forkDaemon(Effect.interruptible(keeping))
+        const exit = yield* Fiber.await(running)
+        yield* Fiber.inheritAll(running)
+        yield* Fiber.interrupt(keeper)
+        yield* Effect.either(free(lease))
+        return yield* gone === undefined ? exit : Effect.fail(gone)
+      })
+
     const service: Service = {
       tryAcquire: (name, options) =>
         Effect.uninterruptibleMask((restore) =>
@@ -203,12 +233,7 @@ const make = (db: Database) =>
       withLock: (name, options) => (self) =>
         Effect.uninterruptibleMask((restore) =>
           Effect.flatMap(check(name, options?.ttl), (request) =>
-            Effect.flatMap(acquireWithin(request, options?.timeout, restore), (lease) =>
-              // The effect is as interruptible as its caller; what keeps the lock has to end with it in any case
-              Effect.flatMap(Effect.exit(restore(Effect.raceFirst(self, Effect.interruptible(keep(lease))))), (exit) =>
-                Effect.zipRight(Effect.either(free(lease)), exit)
-              )
-            )
+            Effect.flatMap(acquireWithin(request, options?.timeout, restore), (lease) => holding(lease, restore(self)))
           )
         )
     }

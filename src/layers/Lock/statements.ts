@@ -21,6 +21,13 @@ export interface LockVerbs {
     ttl: number
   ) => Effect.Effect<Option.Option<number>, StoreError>
   readonly release: (session: Session, name: string, token: number) => Effect.Effect<boolean, StoreError>
+  /** What this very attempt has taken: a token that was rolled back may be somebody else's by now. */
+  readonly giveBack: (
+    session: Session,
+    name: string,
+    token: number,
+    owner: string
+  ) => Effect.Effect<boolean, StoreError>
   readonly forceRelease: (session: Session, name: string) => Effect.Effect<boolean, StoreError>
   /** Milliseconds until the lock's lease ends. */
   readonly freeIn: (session: Session, name: string) => Effect.Effect<number, StoreError>
@@ -34,16 +41,23 @@ const held = (n: Names, alias: string) =>
 const rest = (
   n: Names,
   release: (condition: string) => string
-): Omit<LockVerbs, "acquire" | "release" | "forceRelease"> & {
-  readonly free: (session: Session, condition: string, parameters: object) => Effect.Effect<boolean, StoreError>
+): Omit<LockVerbs, "acquire" | "release" | "giveBack" | "forceRelease"> & {
+  readonly free: (
+    session: Session,
+    by: "token" | "attempt" | "name",
+    parameters: object
+  ) => Effect.Effect<boolean, StoreError>
 } => {
   const renew = statement(
     n,
     "lock_renew",
     `UPDATE ${n.locks} SET expires_at = ${n.now} + :ttl, ttl_ms = :ttl WHERE name = :name AND token = :token RETURNING expires_at`
   )
-  const byToken = statement(n, "unlock", release(" AND token = :token"))
-  const byName = statement(n, "unlock_force", release(""))
+  const unlock = {
+    token: statement(n, "unlock", release(" AND token = :token")),
+    attempt: statement(n, "unlock_attempt", release(" AND token = :token AND owner = :owner")),
+    name: statement(n, "unlock_force", release(""))
+  }
   const freeIn = statement(
     n,
     "lock_free_in",
@@ -55,11 +69,8 @@ const rest = (
       Effect.map(session.execute(renew, { name, token, ttl }), ([row]) =>
         row === undefined ? Option.none() : Option.some(int(row.expires_at))
       ),
-    free: (session, condition, parameters) =>
-      Effect.map(
-        session.execute(condition === "token" ? byToken : byName, { ...parameters }),
-        (rows) => rows.length > 0
-      ),
+    free: (session, by, parameters) =>
+      Effect.map(session.execute(unlock[by], { ...parameters }), (rows) => rows.length > 0),
     freeIn: (session, name) =>
       Effect.map(session.execute(freeIn, { name }), ([row]) => (row === undefined ? 0 : int(row.free_in))),
     list: (session) => session.execute(list, {})
@@ -93,6 +104,7 @@ const postgres = (n: Names): LockVerbs => {
     ...common,
     acquire: (session, name, owner, ttl) => Effect.map(session.execute(acquire, { name, owner, ttl }), taken),
     release: (session, name, token) => free(session, "token", { name, token, ...wake(name) }),
+    giveBack: (session, name, token, owner) => free(session, "attempt", { name, token, owner, ...wake(name) }),
     forceRelease: (session, name) => free(session, "name", { name, ...wake(name) })
   }
 }
@@ -112,6 +124,7 @@ const sqlite = (n: Names): LockVerbs => {
         Option.isSome(lease) ? session.execute(step, {}) : Effect.void
       ),
     release: (session, name, token) => free(session, "token", { name, token }),
+    giveBack: (session, name, token, owner) => free(session, "attempt", { name, token, owner }),
     forceRelease: (session, name) => free(session, "name", { name })
   }
 }

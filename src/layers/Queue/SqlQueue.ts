@@ -112,19 +112,23 @@ const make = (db: Database, options: SqlQueueOptions) =>
             })
           : error
 
-    const operations = makeOperations(store)
-
     /** May only seem to be blocked: see `upToDate`. */
     const isDoubtful = ({ deduplicated, state }: Receipt): boolean => deduplicated && state === "blocked"
 
-    /** The state of such a job, by a look of its own. The enqueue stands, whatever becomes of the look. */
-    const asItIs = (receipt: Receipt): Effect.Effect<Receipt> =>
-      isDoubtful(receipt)
-        ? operations.find(receipt.id).pipe(
-            Effect.map((found) => (found?._tag === "Live" ? { ...receipt, state: found.job.state } : receipt)),
-            Effect.orElseSucceed(() => receipt)
-          )
-        : Effect.succeed(receipt)
+    /** Such jobs with the state that they have now. The enqueue stands, whatever becomes of this look. */
+    const asTheyAre = (receipts: ReadonlyArray<Receipt>): Effect.Effect<ReadonlyArray<Receipt>> => {
+      const ids = receipts.filter(isDoubtful).map(({ id }) => id)
+      return db
+        .joined("read", "enqueue", (session) => verbs.inspect.states(session, ids))
+        .pipe(
+          Effect.map((states) =>
+            receipts.map((receipt) =>
+              isDoubtful(receipt) ? { ...receipt, state: states.get(receipt.id) ?? receipt.state } : receipt
+            )
+          ),
+          Effect.orElseSucceed(() => receipts)
+        )
+    }
 
     const enqueueJobs: Service["enqueue"] = (queue, jobs) => {
       if (jobs.length === 0) return Effect.succeed([])
@@ -140,9 +144,9 @@ const make = (db: Database, options: SqlQueueOptions) =>
               ? wakeNew(queue)
               : announceNew(queue)
           const keyed = jobs.some((job) => job.orderingKey !== null)
-          const after = keyed ? Effect.zipRight(advanceNow(queue), told) : told
           const doubtful = !joins && db.names.engine === "postgres" && receipts.some(isDoubtful)
-          return Effect.zipRight(after, doubtful ? Effect.forEach(receipts, asItIs) : Effect.succeed(receipts))
+          const after = keyed || doubtful ? Effect.zipRight(advanceNow(queue), told) : told
+          return Effect.zipRight(after, doubtful ? asTheyAre(receipts) : Effect.succeed(receipts))
         })
       })
     }
@@ -259,7 +263,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
           ? Effect.succeed([])
           : db.apart("write", "renew", (session) => verbs.renew(session, renewals)),
       sweepExpired: makeSweep(store),
-      ...operations,
+      ...makeOperations(store),
       list: (queue, { after, limit }) =>
         upToDate(
           db.joined("read", "list", (session) => verbs.select.list(session, queue, after, limit)),

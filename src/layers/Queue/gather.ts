@@ -27,6 +27,9 @@ type Calls = ReadonlyArray<Call<Enqueue, ReadonlyArray<Receipt>, Failure>>
 const mostJobs = 1_000
 const mostCharacters = 4 * 1024 * 1024
 
+/** So many statement timeouts in a row are not the calls' own. */
+const mostTimeouts = 3
+
 const characters = (jobs: ReadonlyArray<NewJob>): number => jobs.reduce((sum, job) => sum + job.payload.length, 0)
 
 /** Jobs that wait for nobody's key and are not refused by what they are. */
@@ -68,13 +71,13 @@ export const makeGather = (
   echoes: Echoes | undefined
 ) => {
   /**
-   * One by one, until the connection is lost: the rest was never sent then. Nor is it when two have run into the statement
-   * timeout and none has gone well: it is not one of them that holds up the others.
+   * One by one, until the connection is lost: the rest was never sent then. Nor is it when some, one after the other, have run
+   * into the statement timeout: it is not they who hold up the others.
    */
   const oneByOne = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> =>
     Effect.gen(function* () {
       let lost: StoreError | undefined
-      let [timeouts, done] = [0, 0]
+      let timeouts = 0
       let held: StoreError | undefined
       for (const { end, input } of calls) {
         if (held !== undefined) {
@@ -91,8 +94,8 @@ export const makeGather = (
           : Exit.fail(unsent(lost))
         const failure = Exit.isFailure(exit) ? Option.getOrUndefined(Cause.failureOption(exit.cause)) : undefined
         if (lost === undefined && failure !== undefined && isUncertain(failure)) lost = failure
-        if (failure === undefined) done++
-        if (failure?.reason === "timeout" && ++timeouts > 1 && done === 0) held = failure
+        timeouts = failure?.reason === "timeout" ? timeouts + 1 : 0
+        if (timeouts === mostTimeouts) held = failure
         end(exit)
       }
       return lost

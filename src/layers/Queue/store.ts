@@ -4,7 +4,7 @@
 import { Deferred, Effect, FiberId } from "effect"
 import type { StoreError, TransactionOpen } from "../../services/Errors.js"
 import { queueTopic, Wake } from "../../services/Wake.js"
-import { type Database, detached, type Verb } from "../Database/Database.js"
+import { type Database, detached, type Refused, type Verb } from "../Database/Database.js"
 import { makeAnnounce } from "../Wake/announce.js"
 import type { Advanced } from "./statements/lanes.js"
 import { makeVerbs, type SqlQueueOptions } from "./verbs.js"
@@ -109,13 +109,19 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
     const upToDate = <A, E>(
       look: Effect.Effect<A, E>,
       blockedIn: (found: A) => string | undefined
-    ): Effect.Effect<A, E> =>
-      db.names.engine === "sqlite"
-        ? look
-        : Effect.flatMap(look, (found) => {
-            const queue = blockedIn(found)
-            return queue === undefined ? Effect.succeed(found) : Effect.zipRight(advanceNow(queue), look)
-          })
+    ): Effect.Effect<A, E | Refused> =>
+      Effect.flatMap(look, (found) => {
+        const queue = blockedIn(found)
+        if (queue === undefined) return Effect.succeed(found)
+        const marked = db.joined("read", "advance", (session) => verbs.lanes.isMarked(session, queue))
+        return Effect.if(
+          Effect.flatMap(db.joins, (joins) => (joins ? Effect.succeed(false) : marked)),
+          {
+            onTrue: () => Effect.zipRight(advanceNow(queue), look),
+            onFalse: () => Effect.succeed(found)
+          }
+        )
+      })
 
     return { db, verbs, wakeTopics, announce, announceNew, wakeNew, advance, advanceNow, advanceSoon, upToDate }
   })

@@ -29,6 +29,7 @@ export interface Lanes {
   readonly advance: (session: Session, queue: string, mine: boolean) => Effect.Effect<Advanced, StoreError>
   /** Waits until the pass that is under way, if any, has ended, and has the turn for the rest of the transaction. */
   readonly turn: (session: Session, queue: string) => Effect.Effect<void, StoreError>
+  readonly isMarked: (session: Session, queue: string) => Effect.Effect<boolean, StoreError>
   /** The next queue, by name, that has marks. */
   readonly nextMarked: (session: Session, after: string) => Effect.Effect<string | undefined, StoreError>
 }
@@ -90,6 +91,7 @@ const postgres = (n: Names, notify: boolean): Lanes => {
     "advance_queues",
     `SELECT queue FROM ${n.laneMarks} WHERE queue > :after ORDER BY queue LIMIT 1`
   )
+  const marked = statement(n, "advance_marked", `SELECT 1 AS marked FROM ${n.laneMarks} WHERE queue = :queue LIMIT 1`)
   const lane = (queue: string) => `alkstore:lanes:${n.namespace}:${queue}`
   return {
     advance: (session, queue, mine) =>
@@ -98,6 +100,7 @@ const postgres = (n: Names, notify: boolean): Lanes => {
         more: int(row?.marks) === marksPerPass && int(row?.settled) > 0,
         missed: row?.mine !== true
       })),
+    isMarked: (session, queue) => Effect.map(session.execute(marked, { queue }), (rows) => rows.length > 0),
     turn: (session, queue) => Effect.asVoid(session.execute(turn, { lane: lane(queue) })),
     nextMarked: (session, after) =>
       Effect.map(session.execute(nextMarked, { after }), ([row]) => (row === undefined ? undefined : String(row.queue)))
@@ -119,6 +122,7 @@ export const advanceKey = (n: Names) => {
 }
 
 const sqlite = (): Lanes => ({
+  isMarked: () => Effect.succeed(false),
   advance: () => Effect.succeed({ unblocked: 0, more: false, missed: false }),
   turn: () => Effect.void,
   nextMarked: () => Effect.succeed(undefined)
