@@ -73,6 +73,40 @@ it("G190 PG: a row that always conflicts (40001 of a trigger) fails its caller a
     })
   ))
 
+it("G28 PG: what was settled before a statement that met a deadlock is not told to be lost", () =>
+  live(
+    Effect.gen(function* () {
+      const url = yield* Effect.promise(() => createDatabase(inject("pgUrl")))
+      const mine = yield* pgEngine(url)
+      yield* query(
+        url,
+        `CREATE SEQUENCE tries;
+        CREATE FUNCTION once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          IF OLD.token IS NOT NULL AND NEW.token IS NULL AND nextval('tries') = 1 THEN RAISE EXCEPTION 'deadlock' USING ERRCODE = '40P01'; END IF;
+          RETURN NEW; END $$;
+        CREATE TRIGGER once BEFORE UPDATE ON alkstore.jobs FOR EACH ROW EXECUTE FUNCTION once()`
+      )
+      yield* Effect.provide(Letters.enqueue("second"), mine)
+      const [done, back] = yield* Effect.provide(Letters.claim({ limit: 2 }), mine)
+      if (done === undefined || back === undefined) return expect.fail("there are two")
+      const history = { crashes: 0, failures: 0, errors: null, failureTimes: null }
+      const outcomes = yield* Context.get(mine, Queue.Queue).settle(Letters.name, [
+        { _tag: "Ack", id: done.id, token: done.lease.token },
+        {
+          _tag: "Return",
+          id: back.id,
+          token: back.lease.token,
+          attempt: 0,
+          delayMillis: 0,
+          undecodableSince: null,
+          history
+        }
+      ])
+      expect(outcomes).toEqual(["done", "done"])
+      expect(yield* query(url, "SELECT last_value::int AS tries FROM tries")).toEqual([{ tries: 2 }])
+    })
+  ))
+
 it("G190 PG: a row whose statement the server cancels (statement timeout, 57014) fails its caller alone", () =>
   live(
     Effect.gen(function* () {

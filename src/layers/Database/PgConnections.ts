@@ -3,10 +3,8 @@
  * pool that the application has used up cannot starve leases, and settings that must hold are ours to set. A
  * connection that fails or answers late is destroyed and made anew at the next use.
  */
-import { Effect, type Schedule } from "effect"
+import { Effect } from "effect"
 import pg from "pg"
-import { conflictRetry } from "../../schedule/Polling.js"
-import { retryWhile } from "../../schedule/retryWhile.js"
 import type { StoreError } from "../../services/Errors.js"
 import type { Row, Session, Statement } from "../engine.js"
 import { connecting, storeError } from "../storeError.js"
@@ -82,7 +80,6 @@ export const makePgConnections = (config: pg.ClientConfig, settings: PgSettings)
   Effect.gen(function* () {
     const slots = Array.from({ length: settings.connections }, () => new Slot())
     const turns = makeTurns(settings.connections)
-    const retry: Schedule.Schedule<unknown> = conflictRetry
     const idle: Array<Slot> = [...slots]
     let prepare = settings.prepare
     let closed = false
@@ -199,11 +196,8 @@ export const makePgConnections = (config: pg.ClientConfig, settings: PgSettings)
     }
 
     return {
-      use: (access, operation, use) => {
-        // Enqueues never take the last connection: leases come first
-        const once = turns.take(() => withSlot(operation, use), access === "enqueue")
-        return retryWhile(once, retry, ({ reason }) => reason === "conflict")
-      },
+      // Enqueues never take the last connection: leases come first
+      use: (access, operation, use) => turns.take(() => withSlot(operation, use), access === "enqueue"),
       close: Effect.async<void>((resume) => {
         closed = true
         const open = slots.flatMap((slot) => (slot.client === undefined ? [] : [slot.client]))

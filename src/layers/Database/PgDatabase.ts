@@ -3,6 +3,8 @@
  */
 import type { SqlClient } from "@effect/sql"
 import { Effect } from "effect"
+import { conflictRetry } from "../../schedule/Polling.js"
+import { retryWhile } from "../../schedule/retryWhile.js"
 import type { Service as ClockService } from "../../services/Clock.js"
 import type { StoreError } from "../../services/Errors.js"
 import { type Names, type Parameters, type Session, statement } from "../engine.js"
@@ -77,18 +79,29 @@ export const makePgDatabase = (
         })
       )
 
-    const apart = <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) =>
-      connections.use(access, operation, (session) =>
+    /**
+     * What the engine has rolled back for a conflict is done again: the transaction, or that very statement. The statements
+     * before it are committed, and would not find what they have changed themselves.
+     */
+    const again = <A>(self: Effect.Effect<A, StoreError>) =>
+      retryWhile(self, conflictRetry, ({ reason }) => reason === "conflict")
+
+    const apart = <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) => {
+      const whole = extent === "transaction"
+      const once = connections.use(access, operation, (session) =>
         Effect.flatMap(clock.now, (now) => {
+          const execute: Session["execute"] = (text, parameters) => session.execute(text, withNow(parameters, now))
           const bound: Session = {
             writes: true,
             joined: false,
             pid: session.pid,
-            execute: (text, parameters) => session.execute(text, withNow(parameters, now))
+            execute: whole ? execute : (text, parameters) => again(execute(text, parameters))
           }
-          return extent === "transaction" ? inTransaction(bound, verb) : verb(bound)
+          return whole ? inTransaction(bound, verb) : verb(bound)
         })
       )
+      return whole ? again(once) : once
+    }
 
     return {
       names,

@@ -3,7 +3,6 @@
  * notification. On SQLite writes of all kinds share their transaction: see `Database/writes`.
  */
 import { Cause, Effect, Exit, Option } from "effect"
-import { conflictRetry } from "../../schedule/Polling.js"
 import type { StoreError, TransactionOpen } from "../../services/Errors.js"
 import type { NewJob, Receipt } from "../../services/QueueStore.js"
 import { queueTopic } from "../../services/Wake.js"
@@ -85,12 +84,7 @@ export const makeGather = (
           continue
         }
         const exit: Exit.Exit<ReadonlyArray<Receipt>, StoreError> = lost === undefined
-          ? yield* verbs
-              .enqueue(session, input.queue, input.jobs)
-              .pipe(
-                Effect.retry({ schedule: conflictRetry, while: (error) => error.reason === "conflict" }),
-                Effect.exit
-              )
+          ? yield* Effect.exit(verbs.enqueue(session, input.queue, input.jobs))
           : Exit.fail(unsent(lost))
         const failure = Exit.isFailure(exit) ? Option.getOrUndefined(Cause.failureOption(exit.cause)) : undefined
         if (lost === undefined && failure !== undefined && isUncertain(failure)) lost = failure
@@ -124,7 +118,7 @@ export const makeGather = (
           const error = Option.getOrUndefined(Cause.failureOption(cause))
           const lost = error !== undefined && isUncertain(error)
           // Refused, perhaps for the sake of one of them: nobody fails for another
-          if (error !== undefined && !lost && (calls.length > 1 || error.reason === "conflict"))
+          if (error !== undefined && !lost && calls.length > 1)
             return Effect.zipLeft(oneByOne(session, calls), ring(queue))
           for (const { end } of calls) end(Exit.failCause(cause))
           // They may stand
