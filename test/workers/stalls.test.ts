@@ -3,6 +3,7 @@ import { Queue, Worker } from "alkstore"
 import * as Sqlite from "alkstore/Sqlite"
 import { Effect, Fiber, Schema, Stream } from "effect"
 import { expect, test } from "vitest"
+import { makeClock } from "../../src/layers/Clock/ProcessClock.js"
 
 const Letters = Queue.make("letters", { payload: Schema.String })
 
@@ -33,4 +34,13 @@ test("G78 an event loop that stood still is reported, with the jobs at hand", as
   const { event, ids } = await Effect.runPromise(Effect.provide(program, Sqlite.layerFile(":memory:")))
   expect(event.millis).toBeGreaterThanOrEqual(1_000)
   expect(event.jobs.map(({ jobId }) => jobId).sort()).toEqual(ids)
+})
+
+test("G78 also one that begins when a look is about to be taken, and ends before the timers that measure have run", async () => {
+  const program = Effect.gen(function* () {
+    const clock = yield* makeClock("process")
+    setImmediate(() => Effect.runSync(block(1_500)))
+    return yield* clock.stall(0)
+  })
+  expect((await Effect.runPromise(Effect.scoped(program))).millis).toBeGreaterThanOrEqual(1_000)
 })

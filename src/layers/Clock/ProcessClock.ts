@@ -31,8 +31,9 @@ const makeDelays = () => {
   }
   let unwatch = watch()
   return {
-    take: (): number => {
-      const millis = Math.max(0, Math.floor(Math.max(histogram.max / 1e6 - resolutionMillis, late)))
+    /** `latest`: for how long it stood still just now. */
+    take: (latest: number): number => {
+      const millis = Math.max(0, Math.floor(Math.max(histogram.max / 1e6 - resolutionMillis, late, latest)))
       unwatch()
       histogram.reset()
       late = 0
@@ -75,18 +76,19 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
       monotonic: virtual
         ? read((clock) => Math.floor(clock.unsafeCurrentTimeMillis()))
         : read((clock) => Number(clock.unsafeCurrentTimeNanos() / 1_000n) / 1_000),
-      // Who asks may come before the timers that measure, overdue as they are after a stall: a new timer comes behind them
       stall: (since) =>
-        Effect.zipRight(
-          virtual ? Effect.void : lull(1),
-          Effect.sync(() => {
-            stalls.push(delays.take())
+        Effect.suspend(() => {
+          const asked = performance.now()
+          return Effect.map(virtual ? Effect.void : lull(1), () => {
+            // Who asks may come before the timers that measure, overdue as they are after a stall: a new timer comes behind
+            // them, and is late itself for one that has begun since
+            stalls.push(delays.take(virtual ? 0 : performance.now() - asked - 1))
             const forgotten = Math.max(0, stalls.length - keptStalls)
             stalls.splice(0, forgotten)
             offset += forgotten
             return { millis: Math.max(0, ...stalls.slice(Math.max(0, since - offset))), mark: offset + stalls.length }
           })
-        ),
+        }),
       lull: virtual ? () => Effect.void : lull
     }
   })
