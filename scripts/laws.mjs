@@ -41,6 +41,12 @@ const laws = [
     why: "the import law, the time law and noExplicitAny have no exceptions"
   },
   {
+    files: /^src\/(?!schedule\/forkLoop\.ts$).*\.ts$/,
+    of: code,
+    forbids: /\bforkScoped\b/,
+    why: "a loop has to end also where its Layer was built uninterruptibly; see src/schedule/forkLoop.ts"
+  },
+  {
     files: /^test\/.*\.ts$/,
     of: code,
     forbids: /\.(only|skip|todo)\b\s*[(.]/,

@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import { Effect, Layer } from "effect"
+import { forkLoop } from "../schedule/forkLoop.js"
 import { schedulerLook, schedulerTurn } from "../schedule/Maintenance.js"
 import { outageRetry, sleepMillis } from "../schedule/Polling.js"
 import { reconnect } from "../schedule/Reconnect.js"
@@ -73,9 +74,7 @@ export const layer: Layer.Layer<never, never, Schedules | Queue | Clock | Lock |
       Effect.retry(reconnect),
       Effect.withTracerEnabled(false),
       queue.detached,
-      // Whoever builds the Layer may be uninterruptible, as acquisitions are; its end has to end this
-      Effect.interruptible,
-      Effect.forkScoped
+      forkLoop
     )
   })
 )

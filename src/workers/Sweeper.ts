@@ -5,6 +5,7 @@
  * @since 0.1.0
  */
 import { Effect, Either, Layer, Schedule } from "effect"
+import { forkLoop } from "../schedule/forkLoop.js"
 import * as Maintenance from "../schedule/Maintenance.js"
 import { reconnect } from "../schedule/Reconnect.js"
 import { InvalidArgument } from "../services/Errors.js"
@@ -66,9 +67,7 @@ export const layer = ({ schedule = Maintenance.sweep }: SweeperOptions = {}): La
         Effect.retry(reconnect),
         Effect.withTracerEnabled(false),
         queue.detached,
-        // Whoever builds the Layer may be uninterruptible, as acquisitions are; its end has to end this
-        Effect.interruptible,
-        Effect.forkScoped
+        forkLoop
       )
     })
   )

@@ -4,6 +4,7 @@
  * @since 0.1.0
  */
 import { type Duration, Effect, Layer } from "effect"
+import { forkLoop } from "../schedule/forkLoop.js"
 import * as Maintenance from "../schedule/Maintenance.js"
 import type { InvalidArgument, QueueError } from "../services/Errors.js"
 import { checkDuration, checkQueueName } from "../services/input.js"
@@ -63,6 +64,6 @@ export const layer = ({
         Effect.repeat(Maintenance.gauges(millis)),
         Effect.zipRight(Effect.never)
       )
-      yield* supervise("telemetry", loop, () => {}).pipe(queue.detached, Effect.interruptible, Effect.forkScoped)
+      yield* supervise("telemetry", loop, () => {}).pipe(queue.detached, forkLoop)
     })
   )

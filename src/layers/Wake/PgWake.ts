@@ -5,6 +5,7 @@
  */
 import { type Duration, Effect, Layer } from "effect"
 import pg from "pg"
+import { forkLoop } from "../../schedule/forkLoop.js"
 import { listenProbe, reconnect } from "../../schedule/Reconnect.js"
 import { Wake } from "../../services/Wake.js"
 import type { Echoes } from "./echoes.js"
@@ -85,9 +86,7 @@ export const layer = (options: PgWakeOptions) =>
         Effect.sandbox,
         Effect.retry(reconnect),
         Effect.withTracerEnabled(false),
-        // Whoever builds the Layer may be uninterruptible, as acquisitions are; its end has to end this
-        Effect.interruptible,
-        Effect.forkScoped
+        forkLoop
       )
       return hub.service
     })

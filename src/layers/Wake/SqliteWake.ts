@@ -13,6 +13,7 @@ import { Reactivity } from "@effect/experimental"
 import type { SqlConnection } from "@effect/sql"
 import { SqliteClient } from "@effect/sql-sqlite-node"
 import { Duration, Effect, Layer, Schedule } from "effect"
+import { forkLoop } from "../../schedule/forkLoop.js"
 import { eventLooks, idleLooks } from "../../schedule/Polling.js"
 import { reconnect } from "../../schedule/Reconnect.js"
 import { queueTopic, Wake } from "../../services/Wake.js"
@@ -141,9 +142,7 @@ export const layer = (filename: string, n: Names, pollInterval: Duration.Duratio
         ),
         Effect.retry(reconnect),
         Effect.withTracerEnabled(false),
-        // Whoever builds the Layer may be uninterruptible, as acquisitions are; its end has to end this
-        Effect.interruptible,
-        Effect.forkScoped
+        forkLoop
       )
       return hub.service
     })
