@@ -5,7 +5,6 @@
  */
 import { Context, type Duration, Effect, type Option } from "effect"
 import { InvalidArgument, type LockError, type LockLost, type LockTimeout } from "./Errors.js"
-import { checkKey } from "./input.js"
 
 /**
  * The proof of a held lock.
@@ -138,10 +137,7 @@ export const acquire = (
  * @category accessors
  */
 export const renew = (lease: LockLease): Effect.Effect<LockLease, LockError | LockLost, Lock> =>
-  Effect.zipRight(
-    checkKey("lock name", lease.name),
-    Effect.flatMap(Lock, (lock) => lock.renew(lease))
-  )
+  Effect.flatMap(Lock, (lock) => lock.renew(lease))
 
 /**
  * See `Service.release`.
@@ -150,10 +146,7 @@ export const renew = (lease: LockLease): Effect.Effect<LockLease, LockError | Lo
  * @category accessors
  */
 export const release = (lease: LockLease): Effect.Effect<void, LockError | LockLost, Lock> =>
-  Effect.zipRight(
-    checkKey("lock name", lease.name),
-    Effect.flatMap(Lock, (lock) => lock.release(lease))
-  )
+  Effect.flatMap(Lock, (lock) => lock.release(lease))
 
 /**
  * See `Service.forceRelease`.

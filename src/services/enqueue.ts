@@ -4,10 +4,9 @@
  */
 import { Chunk, Context, Effect, Either, Stream } from "effect"
 import { type Defaults, type EnqueueOptions, placement } from "./EnqueueOptions.js"
-import { type EnqueueError, InvalidArgument, type InvalidPayload } from "./Errors.js"
+import type { EnqueueError, InvalidArgument, InvalidPayload } from "./Errors.js"
 import type { encoder } from "./encode.js"
-import { checkInteger } from "./input.js"
-import { describe } from "./Job.js"
+import { checkInteger, checkThrows } from "./input.js"
 import { type NewJob, Queue, type QueueSettings, type Receipt } from "./QueueStore.js"
 import { sending } from "./telemetry.js"
 
@@ -24,18 +23,6 @@ export interface Enqueues<A> {
   readonly defaults: Defaults
   readonly encode: ReturnType<typeof encoder<A, unknown>>
 }
-
-/** A function that throws is bad input like any other. */
-const optionsFrom = <A>(job: (payload: A, index: number) => EnqueueOptions, payload: A, index: number) =>
-  Either.try({
-    try: () => job(payload, index),
-    catch: (error) =>
-      new InvalidArgument({ argument: "options", message: `options: the function threw: ${describe(error)}` })
-  })
-
-/** So is an iterable. */
-const iterableThrew = (error: unknown) =>
-  new InvalidArgument({ argument: "payloads", message: `payloads: the iterable threw: ${describe(error)}` })
 
 /** The service, in one step of the runtime; an enqueue takes it with every job. */
 const withQueue = <B, E>(use: (queue: Queue["Type"]) => Effect.Effect<B, E>): Effect.Effect<B, E, Queue> =>
@@ -114,33 +101,24 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
     const jobs: Array<NewJob> = []
     const each = (payload: A, index: number): Prepared => {
       if (typeof job !== "function") return prepare(payload, index, job)
-      const options = optionsFrom(job, payload, index)
+      const options = checkThrows("options", "the function", () => job(payload, index))
       return Either.isLeft(options) ? Either.left(options.left) : prepare(payload, index, options.right)
     }
-    let iterator: Iterator<A>
-    try {
-      iterator = payloads[Symbol.iterator]()
-    } catch (error) {
-      return Effect.fail(iterableThrew(error))
-    }
+    const iterable = <B>(run: () => B) => checkThrows("payloads", "the iterable", run)
+    const begun = iterable(() => payloads[Symbol.iterator]())
+    if (Either.isLeft(begun)) return Effect.fail(begun.left)
+    const iterator = begun.right
     /** The next one to be prepared; undefined at the end. */
     const step = (): Prepared | undefined => {
-      let payload: A
-      try {
-        const next = iterator.next()
-        if (next.done === true) return undefined
-        payload = next.value
-      } catch (error) {
-        return Either.left(iterableThrew(error))
-      }
-      return each(payload, jobs.length)
+      const next = iterable((): readonly [A] | undefined => {
+        const { done, value } = iterator.next()
+        return done === true ? undefined : [value]
+      })
+      if (Either.isLeft(next)) return Either.left(next.left)
+      return next.right && each(next.right[0], jobs.length)
     }
     // As a loop would: who stops early says so, and has a better error than one that comes of it
-    const close = () => {
-      try {
-        iterator.return?.()
-      } catch {}
-    }
+    const close = () => void iterable(() => iterator.return?.())
     const go = (): Effect.Effect<ReadonlyArray<NewJob>, InvalidArgument | InvalidPayload> => {
       for (let prepared = step(); prepared !== undefined; prepared = step()) {
         if (!Either.isEither(prepared))

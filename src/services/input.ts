@@ -4,6 +4,7 @@
  */
 import { Duration, Either } from "effect"
 import { InvalidArgument } from "./Errors.js"
+import { describe } from "./Job.js"
 
 type Checked<A> = Either.Either<A, InvalidArgument>
 
@@ -17,6 +18,13 @@ const show = (value: unknown): string => {
     return typeof value
   }
 }
+
+/** What callers' own code answers; what it throws is bad input like any other. */
+export const checkThrows = <A>(argument: string, what: string, run: () => A): Checked<A> =>
+  Either.try({
+    try: run,
+    catch: (error) => new InvalidArgument({ argument, message: `${argument}: ${what} threw: ${describe(error)}` })
+  })
 
 /** 9999-12-31T23:59:59.999Z: no instant in a row lies beyond it. */
 export const maxInstant = 253_402_300_799_999

@@ -7,9 +7,9 @@
 import { type Duration, Effect, Either, type Layer, type Schema, type Scope } from "effect"
 import type { Clock } from "../services/Clock.js"
 import type { EnqueueOptions } from "../services/EnqueueOptions.js"
-import { type EnqueueError, InvalidArgument } from "../services/Errors.js"
-import { checkHeaders } from "../services/input.js"
-import { describe, Fatal, type Job } from "../services/Job.js"
+import type { EnqueueError, InvalidArgument } from "../services/Errors.js"
+import { checkHeaders, checkThrows } from "../services/input.js"
+import { Fatal, type Job } from "../services/Job.js"
 import { parseJson } from "../services/json.js"
 import { makeOperations, type QueueOperations } from "../services/operate.js"
 import { type Definition, make as makeQueue, type Options as QueueOptions } from "../services/Queue.js"
@@ -79,13 +79,6 @@ export interface Outbox<A, I = unknown> extends QueueOperations {
   ) => Effect.Effect<ReadonlyArray<string>, EnqueueError, Queue>
 }
 
-/** What throws is bad input like any other. */
-const orThrew = <A>(argument: string, what: string, make: () => A): Either.Either<A, InvalidArgument> =>
-  Either.try({
-    try: make,
-    catch: (error) => new InvalidArgument({ argument, message: `${argument}: ${what} threw: ${describe(error)}` })
-  })
-
 /** What a job of the outbox is enqueued with. Only what a publish may say is taken over: callers may not be typed. */
 const placed = <A>(
   keyOf: (message: A) => string | undefined,
@@ -94,7 +87,7 @@ const placed = <A>(
   { delay, expires, headers, maxAttempts, priority, runAt }: PublishOptions
 ): Either.Either<EnqueueOptions, InvalidArgument> =>
   Either.flatMap(checkHeaders(headers), () =>
-    orThrew("key", "the function", () => ({
+    checkThrows("key", "the function", () => ({
       delay,
       expires,
       maxAttempts,
@@ -127,12 +120,12 @@ export const make = <A, I>(
       }),
     publishMany: (messages, options = {}) =>
       Effect.gen(function* () {
-        const all = yield* orThrew("messages", "the iterable", () => [...messages])
+        const all = yield* checkThrows("messages", "the iterable", () => [...messages])
         const ids = all.map(() => crypto.randomUUID() as string)
         const jobs = yield* Effect.forEach(all, (message, index) =>
           Either.flatMap(
             typeof options === "function"
-              ? orThrew("options", "the function", () => options(message, index))
+              ? checkThrows("options", "the function", () => options(message, index))
               : Either.right(options),
             (job) => placed(key, message, ids[index] as string, job)
           )

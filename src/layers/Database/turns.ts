@@ -10,7 +10,8 @@ interface Waiter {
   wake: () => void
 }
 
-type Restore = <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+/** What gives back the interruptibility that there was. */
+export type Restore = <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 
 export interface Turns {
   /**

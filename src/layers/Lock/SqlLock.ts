@@ -11,6 +11,7 @@ import { checkDuration, checkKey } from "../../services/input.js"
 import { Lock, type LockLease, type Service } from "../../services/Lock.js"
 import { lockTopic, Wake } from "../../services/Wake.js"
 import { type Database, detached, type Verb } from "../Database/Database.js"
+import type { Restore } from "../Database/turns.js"
 import { int } from "../Queue/statements/rows.js"
 import { makeAnnounce } from "../Wake/announce.js"
 import { lockVerbs } from "./statements.js"
@@ -19,8 +20,6 @@ const reserved = "__alkstore_"
 
 const lost = (name: string, token: number) =>
   new LockLost({ lock: name, token, message: `lock ${name} is no longer held under token ${token}` })
-
-type Restore = <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 
 interface Request {
   readonly name: string
@@ -206,9 +205,9 @@ const make = (db: Database) =>
             acquireWithin(request, options?.timeout, restore)
           )
         ),
-      renew,
+      renew: (lease) => Effect.zipRight(checkKey("lock name", lease.name), renew(lease)),
       release: (lease) =>
-        Effect.flatMap(free(lease), (released) =>
+        Effect.flatMap(Effect.zipRight(checkKey("lock name", lease.name), free(lease)), (released) =>
           released ? Effect.void : Effect.fail(lost(lease.name, lease.token))
         ),
       forceRelease: (name) =>
