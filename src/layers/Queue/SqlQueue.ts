@@ -119,7 +119,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const asTheyAre = (receipts: ReadonlyArray<Receipt>): Effect.Effect<ReadonlyArray<Receipt>> => {
       const ids = receipts.filter(isDoubtful).map(({ id }) => id)
       return db
-        .joined("read", "enqueue", (session) => verbs.inspect.states(session, ids))
+        .joined("read", "enqueue", (session) => verbs.lanes.states(session, ids))
         .pipe(
           Effect.map((states) =>
             receipts.map((receipt) =>

@@ -76,20 +76,21 @@ export const makeGather = (
   const oneByOne = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> =>
     Effect.gen(function* () {
       let lost: StoreError | undefined
+      /** What those are told who are not sent any more. */
+      let rest: StoreError | undefined
       let timeouts = 0
-      let held: StoreError | undefined
       for (const { end, input } of calls) {
-        if (held !== undefined) {
-          end(Exit.fail(held))
+        if (rest !== undefined) {
+          end(Exit.fail(rest))
           continue
         }
-        const exit: Exit.Exit<ReadonlyArray<Receipt>, StoreError> = lost === undefined
-          ? yield* Effect.exit(verbs.enqueue(session, input.queue, input.jobs))
-          : Exit.fail(unsent(lost))
+        const exit = yield* Effect.exit(verbs.enqueue(session, input.queue, input.jobs))
         const failure = Exit.isFailure(exit) ? Option.getOrUndefined(Cause.failureOption(exit.cause)) : undefined
-        if (lost === undefined && failure !== undefined && isUncertain(failure)) lost = failure
         timeouts = failure?.reason === "timeout" ? timeouts + 1 : 0
-        if (timeouts === mostTimeouts) held = failure
+        if (failure !== undefined && isUncertain(failure)) {
+          lost = failure
+          rest = unsent(failure)
+        } else if (timeouts === mostTimeouts) rest = failure
         end(exit)
       }
       return lost

@@ -111,7 +111,7 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
       blockedIn: (found: A) => string | undefined
     ): Effect.Effect<A, E | Refused> =>
       Effect.flatMap(look, (found) => {
-        const queue = blockedIn(found)
+        const queue = db.names.engine === "sqlite" ? undefined : blockedIn(found)
         if (queue === undefined) return Effect.succeed(found)
         const marked = db.joined("read", "advance", (session) => verbs.lanes.isMarked(session, queue))
         return Effect.if(

@@ -4,12 +4,10 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { LiveRow } from "../../../services/JobRows.js"
-import { type JobState, stateOf } from "../../../services/JobState.js"
 import type { Found } from "../../../services/Operations.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { keptColumns } from "./leave.js"
-import { idAmong } from "./lists.js"
-import { completedRow, deadRow, int, intOrNull, liveRow } from "./rows.js"
+import { completedRow, deadRow, int, liveRow } from "./rows.js"
 import type { Cursor } from "./sweep.js"
 
 export interface Inspect {
@@ -21,11 +19,6 @@ export interface Inspect {
     limit: number
   ) => Effect.Effect<ReadonlyArray<LiveRow>, StoreError>
   readonly find: (session: Session, id: number) => Effect.Effect<Found | undefined, StoreError>
-  /** The states of those that are live. */
-  readonly states: (
-    session: Session,
-    ids: ReadonlyArray<number>
-  ) => Effect.Effect<ReadonlyMap<number, JobState>, StoreError>
   readonly queues: (session: Session) => Effect.Effect<ReadonlyArray<string>, StoreError>
 }
 
@@ -61,11 +54,6 @@ const make = (n: Names): Inspect => {
     UNION ALL SELECT 'Dead', ${common}, token, NULL, NULL, NULL, NULL, reason, died_at, ${n.now} FROM ${n.deadLetters} WHERE id = :id
     UNION ALL SELECT 'Completed', ${common}, token, NULL, NULL, NULL, NULL, NULL, completed_at, ${n.now} FROM ${n.completedJobs} WHERE id = :id`
   )
-  const states = statement(
-    n,
-    "states",
-    `SELECT id, token, visible_at, ${n.now} AS now FROM ${n.jobs} WHERE ${idAmong[n.engine]}`
-  )
   const queues = statement(
     n,
     "queues",
@@ -79,17 +67,6 @@ const make = (n: Names): Inspect => {
       ),
     find: (session, id) =>
       Effect.map(session.execute(find, { id }), ([row]) => (row === undefined ? undefined : foundRow(row))),
-    states: (session, ids) =>
-      Effect.map(
-        session.execute(states, { ids: n.engine === "sqlite" ? JSON.stringify(ids) : ids }),
-        (rows) =>
-          new Map(
-            rows.map((row) => [
-              int(row.id),
-              stateOf({ token: intOrNull(row.token), visibleAt: intOrNull(row.visible_at) }, int(row.now))
-            ])
-          )
-      ),
     queues: (session) => Effect.map(session.execute(queues, {}), (rows) => rows.map((row) => String(row.name)))
   }
 }

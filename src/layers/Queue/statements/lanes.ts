@@ -10,8 +10,10 @@
  */
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
+import { type JobState, stateOf } from "../../../services/JobState.js"
 import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
-import { int } from "./rows.js"
+import { idAmong } from "./lists.js"
+import { int, intOrNull } from "./rows.js"
 
 /** Marks of one pass. */
 const marksPerPass = 1_000
@@ -29,6 +31,11 @@ export interface Lanes {
   readonly advance: (session: Session, queue: string, mine: boolean) => Effect.Effect<Advanced, StoreError>
   /** Waits until the pass that is under way, if any, has ended, and has the turn for the rest of the transaction. */
   readonly turn: (session: Session, queue: string) => Effect.Effect<void, StoreError>
+  /** The states of those that are live. */
+  readonly states: (
+    session: Session,
+    ids: ReadonlyArray<number>
+  ) => Effect.Effect<ReadonlyMap<number, JobState>, StoreError>
   readonly isMarked: (session: Session, queue: string) => Effect.Effect<boolean, StoreError>
   /** The next queue, by name, that has marks. */
   readonly nextMarked: (session: Session, after: string) => Effect.Effect<string | undefined, StoreError>
@@ -92,6 +99,11 @@ const postgres = (n: Names, notify: boolean): Lanes => {
     `SELECT queue FROM ${n.laneMarks} WHERE queue > :after ORDER BY queue LIMIT 1`
   )
   const marked = statement(n, "advance_marked", `SELECT 1 AS marked FROM ${n.laneMarks} WHERE queue = :queue LIMIT 1`)
+  const states = statement(
+    n,
+    "advance_states",
+    `SELECT id, token, visible_at, ${n.now} AS now FROM ${n.jobs} WHERE ${idAmong.postgres}`
+  )
   const lane = (queue: string) => `alkstore:lanes:${n.namespace}:${queue}`
   return {
     advance: (session, queue, mine) =>
@@ -100,6 +112,17 @@ const postgres = (n: Names, notify: boolean): Lanes => {
         more: int(row?.marks) === marksPerPass && int(row?.settled) > 0,
         missed: row?.mine !== true
       })),
+    states: (session, ids) =>
+      Effect.map(
+        session.execute(states, { ids }),
+        (rows) =>
+          new Map(
+            rows.map((row) => [
+              int(row.id),
+              stateOf({ token: intOrNull(row.token), visibleAt: intOrNull(row.visible_at) }, int(row.now))
+            ])
+          )
+      ),
     isMarked: (session, queue) => Effect.map(session.execute(marked, { queue }), (rows) => rows.length > 0),
     turn: (session, queue) => Effect.asVoid(session.execute(turn, { lane: lane(queue) })),
     nextMarked: (session, after) =>
@@ -122,6 +145,7 @@ export const advanceKey = (n: Names) => {
 }
 
 const sqlite = (): Lanes => ({
+  states: () => Effect.succeed(new Map()),
   isMarked: () => Effect.succeed(false),
   advance: () => Effect.succeed({ unblocked: 0, more: false, missed: false }),
   turn: () => Effect.void,
