@@ -195,7 +195,8 @@ const importFrom = async (options: TargetOptions): Promise<number> => {
     if (typeof tally === "string") continue
     say(`${what}: ${tally.imported} imported, ${tally.skipped} there already, ${tally.refused} refused`)
   }
-  if (!complete) complain("the export was cut short: what there was is imported; import the whole again")
+  if (!complete)
+    complain("the export was cut short, or records are missing: what there was is imported; import the whole again")
   return complete && refusals.length === 0 ? 0 : 1
 }
 

@@ -51,15 +51,27 @@ const macros: ReadonlyMap<string, string> = new Map([
   ["@annually", "0 0 1 1 *"]
 ])
 
+/** A list of ranges and steps of such values. */
+const listOf = (value: string): RegExp => new RegExp(`^(?:(?:${value})?(?:[,/-]|$))+$`, "i")
+
 /** What each field may be written with; the library would take more, some of it with a meaning that few expect. */
 const characters: ReadonlyArray<readonly [field: string, allowed: RegExp]> = [
   ["second", /^[\d*,/-]+$/],
   ["minute", /^[\d*,/-]+$/],
   ["hour", /^[\d*,/-]+$/],
   ["day of the month", /^[\d*,/L-]+$/i],
-  ["month", /^[\dA-Z*,/-]+$/i],
-  ["day of the week", /^[\dA-Z*,/#-]+$/i]
+  ["month", listOf("\\d+|\\*|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC")],
+  ["day of the week", listOf("(?:\\d+|\\*|SUN|MON|TUE|WED|THU|FRI|SAT)(?:#\\d+)?")]
 ]
+
+/** The library counts days and months from 0, also in what it says. */
+const saidOf = (error: unknown): string =>
+  String((error as Error).message)
+    .replace(/^CronPattern: /, "")
+    .replace(
+      /^(Invalid value for (?:day|month): )(-?\d+)$/,
+      (_, said: string, value: string) => `${said}${Number(value) + 1}`
+    )
 
 const second = 1_000
 const day = 86_400_000
@@ -83,7 +95,7 @@ const parseCron = (text: string, zone: Zone): Either.Either<Recurrence["next"], 
     const clockwork = written.slice(1, 3).some((field) => /[*/]/.test(field))
     return Either.right(clockwork ? inRealTime(zone, nextLocal) : atLocalTimes(zone, nextLocal))
   } catch (error) {
-    return refuse("cron", `${shown}: ${String((error as Error).message).replace(/^CronPattern: /, "")}`)
+    return refuse("cron", `${shown}: ${saidOf(error)}`)
   }
 }
 
@@ -167,10 +179,12 @@ const durationOf = (text: string): unknown =>
 export const parse = (rule: Rule): Either.Either<Recurrence, InvalidArgument> => {
   if ("every" in rule && rule.every !== undefined) {
     if ("cron" in rule && rule.cron !== undefined) return refuse("cron", "give cron or every, not both")
+    if ("timeZone" in rule && rule.timeZone !== undefined) return refuse("timeZone", "every has no time zone")
     return parsePeriod("every", rule.every, rule.anchor)
   }
   const { cron, timeZone } = rule as { readonly cron: unknown; readonly timeZone?: unknown }
   if (typeof cron !== "string") return refuse("cron", "give a cron expression, or every")
+  if ("anchor" in rule && rule.anchor !== undefined) return refuse("anchor", "only every has an anchor")
   const every = /^\s*@every\s+(.+?)\s*$/.exec(cron)
   if (every !== null) {
     if (timeZone !== undefined) return refuse("timeZone", "@every has no time zone")

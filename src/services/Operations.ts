@@ -43,8 +43,8 @@ export interface RequeueRequest {
 }
 
 /**
- * What a requeue did: how many went back; how many stay because a live job holds their dedupe key, and because the
- * other queue's Schema does not accept their payload; and the ids of the first hundred that stay.
+ * What a requeue did: how many went back; how many stay because their dedupe key is held, by a live job or by the window of one
+ * that has ended, and because the other queue's Schema does not accept their payload; and the ids of the first hundred that stay.
  *
  * @since 0.1.0
  * @category models

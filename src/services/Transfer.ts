@@ -61,8 +61,11 @@ export interface Refusal {
   /** The id or the name, where it came from. */
   readonly source: string
   readonly queue: string
-  /** `dedupeKey`: a job of the target holds it; `schedule`: the target has one of this name that has fired. */
-  readonly reason: "dedupeKey" | "schedule"
+  /**
+   * `dedupeKey`: a job of the target holds it; `orderingKey`: a job before it of the same key was refused; `schedule`: the target
+   * has one of this name that has fired.
+   */
+  readonly reason: "dedupeKey" | "orderingKey" | "schedule"
   readonly message: string
 }
 
@@ -75,7 +78,7 @@ export interface Refusal {
 export interface Summary {
   /** The identity of the namespace that the records come from. */
   readonly origin: string
-  /** All records were there: the export had come to its end. */
+  /** All records were there: as many as the export says, to its end. */
   readonly complete: boolean
   readonly jobs: Tally
   readonly deadLetters: Tally

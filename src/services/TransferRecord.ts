@@ -5,7 +5,7 @@
  */
 import { Effect, Either, ParseResult, Schema, Stream } from "effect"
 import { InvalidArgument } from "./Errors.js"
-import { checkKey, checkQueueName } from "./input.js"
+import { checkKey, checkQueueName, maxInstant } from "./input.js"
 import { parseJson } from "./json.js"
 
 /** What a check refuses, in its words. */
@@ -14,35 +14,58 @@ const checked = (check: (value: string) => Either.Either<unknown, InvalidArgumen
     Schema.filter((value) => Either.match(check(value), { onLeft: ({ message }) => message, onRight: () => undefined }))
   )
 
-const Text = Schema.NullOr(Schema.String)
-const Whole = Schema.NullOr(Schema.Int)
+/** Text that both engines can store. */
+const Text = Schema.String.pipe(
+  Schema.filter((text) =>
+    text.includes("\u0000") || /\p{Surrogate}/u.test(text) ? "contains a NUL character or a lone surrogate" : undefined
+  )
+)
+
+/** JSON text of some kind. */
+const json = (what: string, is: (value: unknown) => boolean) =>
+  Text.pipe(Schema.filter((text) => (is(parseJson(text)) ? undefined : `is not the JSON text of ${what}`)))
+
+const isMap = (value: unknown): boolean => typeof value === "object" && value !== null && !Array.isArray(value)
+const isStrings = (value: unknown): boolean =>
+  isMap(value) && Object.values(value as object).every((each) => typeof each === "string")
+
 const Name = checked(checkQueueName)
-const Key = Schema.NullOr(checked((key) => checkKey("key", key)))
+const Key = checked((key) => checkKey("key", key))
+const Json = json("a value", (value) => value !== undefined)
+const List = Schema.NullOr(json("a list", Array.isArray))
+/** What fits into the columns of both engines. */
+const Small = Schema.Int.pipe(Schema.between(-32_768, 32_767))
+const Count = Schema.Int.pipe(Schema.between(0, 2 ** 31 - 1))
+const Total = Schema.Int.pipe(Schema.between(0, Number.MAX_SAFE_INTEGER))
+const Id = Total
+/** Milliseconds since the Unix epoch, and spans of them. */
+const Instant = Schema.Int.pipe(Schema.between(0, maxInstant))
+const Span = Instant
 
 const kept = {
   /** In its own namespace. */
-  id: Schema.Int,
+  id: Id,
   queue: Name,
   /** JSON text, as are headers, progress, errors, failureTimes and history. */
-  payload: Schema.String,
-  priority: Schema.Int,
-  attempt: Schema.Int,
-  maxAttempts: Schema.Int,
-  crashes: Schema.Int,
-  failures: Schema.Int,
-  enqueuedAt: Schema.Int,
-  dueAt: Schema.Int,
-  expiresAt: Whole,
-  expiresMillis: Whole,
-  dedupeKey: Key,
-  dedupeScope: Text,
-  dedupeWindowMillis: Whole,
-  orderingKey: Key,
-  headers: Text,
-  progress: Text,
-  errors: Text,
-  failureTimes: Text,
-  history: Text
+  payload: Json,
+  priority: Small,
+  attempt: Count,
+  maxAttempts: Count.pipe(Schema.greaterThan(0)),
+  crashes: Count,
+  failures: Count,
+  enqueuedAt: Instant,
+  dueAt: Instant,
+  expiresAt: Schema.NullOr(Instant),
+  expiresMillis: Schema.NullOr(Span),
+  dedupeKey: Schema.NullOr(Key),
+  dedupeScope: Schema.NullOr(Schema.Literal("waiting")),
+  dedupeWindowMillis: Schema.NullOr(Span),
+  orderingKey: Schema.NullOr(Key),
+  headers: Schema.NullOr(json("a map of strings", isStrings)),
+  progress: Schema.NullOr(Json),
+  errors: List,
+  failureTimes: List,
+  history: List
 }
 
 /**
@@ -59,7 +82,9 @@ export const Header = Schema.Struct({
   origin: Schema.NonEmptyString,
   namespace: Schema.String,
   engine: Schema.String,
-  exportedAt: Schema.Int
+  exportedAt: Instant,
+  /** The identities of the namespaces that it has taken over from. Default: none. */
+  holds: Schema.optional(Schema.Array(Schema.String))
 })
 
 /**
@@ -71,15 +96,17 @@ export const Header = Schema.Struct({
 export const QueueRecord = Schema.Struct({
   type: Schema.Literal("queue"),
   name: Name,
-  maxCrashes: Schema.Int,
-  retainCompletedMillis: Whole,
-  retainDeadMillis: Whole,
-  deadLetterQueue: Text,
-  onDead: Text,
-  defaults: Text,
+  maxCrashes: Count,
+  retainCompletedMillis: Schema.NullOr(Span),
+  retainDeadMillis: Schema.NullOr(Span),
+  deadLetterQueue: Schema.NullOr(Name),
+  onDead: Schema.NullOr(Schema.Literal("continue", "block")),
+  defaults: Schema.NullOr(json("a map", isMap)),
   definedBy: Schema.Literal("producer", "worker"),
-  pausedAt: Whole
-})
+  pausedAt: Schema.NullOr(Instant)
+}).pipe(
+  Schema.filter(({ deadLetterQueue, name }) => (deadLetterQueue === name ? "is its own dead-letter queue" : undefined))
+)
 
 /**
  * A live job. One that is leased is given back, its attempts counted as they are.
@@ -90,11 +117,13 @@ export const QueueRecord = Schema.Struct({
 export const JobRecord = Schema.Struct({
   type: Schema.Literal("job"),
   ...kept,
-  undecodableSince: Whole,
-  cancelRequestedAt: Whole,
+  undecodableSince: Schema.NullOr(Instant),
+  cancelRequestedAt: Schema.NullOr(Instant),
   /** Whether it has its dedupe key at present. */
   holdsKey: Schema.Boolean
-})
+}).pipe(
+  Schema.filter(({ dedupeKey, holdsKey }) => (holdsKey && dedupeKey === null ? "holds a key, and has none" : undefined))
+)
 
 /**
  * @since 0.1.0
@@ -103,8 +132,8 @@ export const JobRecord = Schema.Struct({
 export const DeadRecord = Schema.Struct({
   type: Schema.Literal("dead"),
   ...kept,
-  reason: Schema.String,
-  diedAt: Schema.Int,
+  reason: Schema.Literal("exhausted", "crashed", "failed", "expired", "undecodable", "cancelled"),
+  diedAt: Instant,
   /** Whether it holds its ordering key. */
   blocksKey: Schema.Boolean
 })
@@ -113,7 +142,7 @@ export const DeadRecord = Schema.Struct({
  * @since 0.1.0
  * @category models
  */
-export const CompletedRecord = Schema.Struct({ type: Schema.Literal("completed"), ...kept, completedAt: Schema.Int })
+export const CompletedRecord = Schema.Struct({ type: Schema.Literal("completed"), ...kept, completedAt: Instant })
 
 /**
  * A dedupe key that is held on after its job has ended.
@@ -124,9 +153,9 @@ export const CompletedRecord = Schema.Struct({ type: Schema.Literal("completed")
 export const KeyRecord = Schema.Struct({
   type: Schema.Literal("key"),
   queue: Name,
-  dedupeKey: Schema.String,
-  jobId: Schema.Int,
-  freeAt: Schema.Int
+  dedupeKey: Key,
+  jobId: Id,
+  freeAt: Instant
 })
 
 /**
@@ -135,37 +164,45 @@ export const KeyRecord = Schema.Struct({
  */
 export const ScheduleRecord = Schema.Struct({
   type: Schema.Literal("schedule"),
-  name: Schema.NonEmptyString,
+  name: Key,
   queue: Name,
-  cron: Text,
-  timeZone: Text,
-  everyMillis: Whole,
-  anchor: Whole,
-  previousRule: Text,
-  payload: Schema.String,
-  options: Schema.String,
-  catchUp: Schema.String,
-  overlap: Schema.String,
+  cron: Schema.NullOr(Text),
+  timeZone: Schema.NullOr(Text),
+  everyMillis: Schema.NullOr(Span),
+  anchor: Schema.NullOr(Schema.Int.pipe(Schema.between(-maxInstant, maxInstant))),
+  previousRule: Schema.NullOr(json("a map", isMap)),
+  payload: Json,
+  options: json("a map", isMap),
+  catchUp: Schema.Literal("latest", "all", "skip"),
+  overlap: Schema.Literal("allow", "skip"),
   declared: Schema.Boolean,
-  pausedAt: Whole,
-  nextAt: Schema.Int,
-  lastAt: Whole,
-  fired: Schema.Int,
-  skipped: Schema.Int,
-  liveJobs: Text,
-  failures: Schema.Int,
-  lastError: Text,
-  lastErrorAt: Whole,
-  createdAt: Schema.Int
-})
+  pausedAt: Schema.NullOr(Instant),
+  nextAt: Instant,
+  lastAt: Schema.NullOr(Instant),
+  fired: Total,
+  skipped: Total,
+  liveJobs: List,
+  failures: Count,
+  lastError: Schema.NullOr(Text),
+  lastErrorAt: Schema.NullOr(Instant),
+  createdAt: Instant
+}).pipe(
+  Schema.filter(({ cron, everyMillis }) =>
+    (cron === null) === (everyMillis === null) ? "has not one rule" : undefined
+  )
+)
 
 /**
- * The last record: without it, something is missing.
+ * The last record: without it, or when there are not as many as it says, something is missing.
  *
  * @since 0.1.0
  * @category models
  */
-export const Footer = Schema.Struct({ type: Schema.Literal("end"), records: Schema.Int })
+export const Footer = Schema.Struct({
+  type: Schema.Literal("end"),
+  /** How many there are, with the first and this. */
+  records: Total
+})
 
 /**
  * @since 0.1.0
@@ -190,22 +227,39 @@ export type TransferRecord = typeof TransferRecord.Type
 
 const decode = Schema.decodeUnknownEither(TransferRecord)
 
-const recordOf = (line: string, index: number): Either.Either<TransferRecord, InvalidArgument> => {
-  const value = parseJson(line)
-  const refuse = (why: string) =>
-    new InvalidArgument({
-      argument: "records",
-      message: `records: line ${index + 1} ${why}. What came before it has been imported; import the whole again`
-    })
+/** Records that are as they should be: read from our own tables, or looked at before. */
+const sound = new WeakSet<object>()
+
+/** A record of our own tables. */
+export const soundRecord = <A extends TransferRecord>(record: A): A => {
+  sound.add(record)
+  return record
+}
+
+const refuse = (where: string, why: string) =>
+  new InvalidArgument({
+    argument: "records",
+    message: `records: ${where} ${why}. What came before it has been imported; import the whole again`
+  })
+
+/** A record, or what is wrong with it. */
+const checkedAt = (where: string, value: unknown): Either.Either<TransferRecord, InvalidArgument> => {
   if (typeof value !== "object" || value === null)
-    return Either.left(refuse("is not an object in JSON: it was cut short, or is no export"))
+    return Either.left(refuse(where, "is not an object in JSON: it was cut short, or is no export"))
+  if (sound.has(value)) return Either.right(value as TransferRecord)
   const { type, version } = value as { readonly type?: unknown; readonly version?: unknown }
   if (type === "alkstore" && version !== 1)
-    return Either.left(refuse(`says version ${String(version)}, and this library reads version 1: upgrade it`))
-  return Either.mapLeft(decode(value), (error) =>
-    refuse(`is not as expected: ${ParseResult.TreeFormatter.formatErrorSync(error).slice(0, 1_000)}`)
-  )
+    return Either.left(refuse(where, `says version ${String(version)}, and this library reads version 1: upgrade it`))
+  return Either.mapBoth(decode(value), {
+    onLeft: (error) =>
+      refuse(where, `is not as expected: ${ParseResult.TreeFormatter.formatErrorSync(error).slice(0, 1_000)}`),
+    onRight: soundRecord
+  })
 }
+
+/** A record, wherever it comes from, by its place among all. */
+export const checkRecord = (record: unknown, index: number): Either.Either<TransferRecord, InvalidArgument> =>
+  checkedAt(`record ${index + 1}`, record)
 
 /**
  * One line of JSON for each record, with its line break.
@@ -229,5 +283,5 @@ export const fromJsonLines = <E, R>(
     Stream.splitLines,
     Stream.zipWithIndex,
     Stream.filter(([line]) => line !== ""),
-    Stream.mapEffect(([line, index]) => Effect.suspend(() => recordOf(line, index)))
+    Stream.mapEffect(([line, index]) => Effect.suspend(() => checkedAt(`line ${index + 1}`, parseJson(line))))
   )

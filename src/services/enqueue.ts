@@ -93,10 +93,11 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
     return define === Effect.void ? sent : Effect.zipRight(define, sent)
   }
 
-  /** The first that is bad input is the failure of all, before anything is written. */
+  /** The first that is bad input is the failure of all, before anything is written. `from`: the index of the first. */
   const gather = (
     payloads: Iterable<A>,
-    job: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined
+    job: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined,
+    from: number
   ): Effect.Effect<ReadonlyArray<NewJob>, InvalidArgument | InvalidPayload> => {
     const jobs: Array<NewJob> = []
     const each = (payload: A, index: number): Prepared => {
@@ -115,7 +116,7 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
         return done === true ? undefined : [value]
       })
       if (Either.isLeft(next)) return Either.left(next.left)
-      return next.right && each(next.right[0], jobs.length)
+      return next.right && each(next.right[0], from + jobs.length)
     }
     // As a loop would: who stops early says so, and has a better error than one that comes of it
     const close = () => void iterable(() => iterator.return?.())
@@ -140,11 +141,15 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
     return go()
   }
 
-  const enqueueMany: EnqueueVerbs<A>["enqueueMany"] = (payloads, job) =>
+  const enqueueFrom = (
+    from: number,
+    payloads: Iterable<A>,
+    job: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined
+  ) =>
     withQueue((queue) =>
       Either.isLeft(checked)
         ? Effect.fail(checked.left)
-        : Effect.flatMap(gather(payloads, job), (jobs) => send(queue, jobs, (receipts) => receipts))
+        : Effect.flatMap(gather(payloads, job, from), (jobs) => send(queue, jobs, (receipts) => receipts))
     )
 
   const enqueue: EnqueueVerbs<A>["enqueue"] = (payload, job) =>
@@ -158,7 +163,7 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
 
   return {
     enqueue,
-    enqueueMany,
+    enqueueMany: (payloads, job) => enqueueFrom(0, payloads, job),
     enqueueStream: (payloads, { chunkSize = 1_000, job } = {}) =>
       Effect.flatMap(checkInteger("chunkSize", chunkSize, 1, 100_000), (size) => {
         let offset = 0
@@ -167,8 +172,7 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
           Stream.mapEffect((chunk) => {
             const from = offset
             offset += chunk.length
-            const each = typeof job === "function" ? (payload: A, index: number) => job(payload, from + index) : job
-            return enqueueMany(Chunk.toReadonlyArray(chunk), each)
+            return enqueueFrom(from, Chunk.toReadonlyArray(chunk), job)
           }),
           Stream.runFold({ enqueued: 0, deduplicated: 0 }, (sum, receipts) => {
             const deduplicated = receipts.filter((receipt) => receipt.deduplicated).length

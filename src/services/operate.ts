@@ -113,6 +113,21 @@ const page = 500
 
 const limitOf = (limit = 100) => checkInteger("limit", limit, 0, 1_000)
 
+/** Where a page begins: these fields of the last row of the one before. */
+const afterOf = <K extends string>(
+  after: { readonly [key in K]?: unknown } | undefined,
+  ...fields: ReadonlyArray<K>
+): Either.Either<{ readonly [key in K]: number } | undefined, InvalidArgument> => {
+  if (after === undefined) return Either.right(undefined)
+  const from: Partial<Record<K, number>> = {}
+  for (const field of fields) {
+    const value = checkInteger(`after.${field}`, after?.[field], 0, Number.MAX_SAFE_INTEGER)
+    if (Either.isLeft(value)) return Either.left(value.left)
+    from[field] = value.right
+  }
+  return Either.right(from as { readonly [key in K]: number })
+}
+
 /** Filters without a reason or an id do not mean what was ended on purpose. */
 const unlessNamed = (filter: DeadLetterFilter): DeadLetterFilter =>
   filter.reason !== undefined || filter.id !== undefined
@@ -128,7 +143,7 @@ export const makeDeadLetters = ({ check, payload, settings }: Target): DeadLette
       return yield* queue.listDead(name, {
         limit: yield* limitOf(limit),
         filter: yield* deadFilter(filter, false),
-        after
+        after: yield* afterOf(after, "diedAt", "id")
       })
     }),
     get: Effect.fn("Queue.deadLetters.get")(function* (id) {
@@ -211,17 +226,21 @@ export const makeOperations = (target: Target): QueueOperations => {
     completed: Effect.fn("Queue.completed")(function* ({ after, limit } = {}) {
       const queue = yield* Queue
       yield* check
-      return yield* queue.listCompleted(name, { limit: yield* limitOf(limit), after })
+      return yield* queue.listCompleted(name, {
+        limit: yield* limitOf(limit),
+        after: yield* afterOf(after, "completedAt", "id")
+      })
     }),
     list: Effect.fn("Queue.list")(function* ({ after, limit } = {}) {
       const queue = yield* Queue
       yield* check
-      return yield* queue.list(name, { limit: yield* limitOf(limit), after: after?.id ?? 0 })
+      const from = yield* afterOf(after, "id")
+      return yield* queue.list(name, { limit: yield* limitOf(limit), after: from?.id ?? 0 })
     }),
     running: Effect.fn("Queue.running")(function* ({ after, limit } = {}) {
       const queue = yield* Queue
       yield* check
-      const from = after === undefined ? undefined : { deadline: after.deadline ?? 0, id: after.id }
+      const from = yield* afterOf(after && { deadline: after.deadline ?? 0, id: after.id }, "deadline", "id")
       return yield* queue.running(name, { limit: yield* limitOf(limit), after: from })
     }),
     counts: Effect.withSpan(

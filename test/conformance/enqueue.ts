@@ -275,7 +275,9 @@ export const enqueueSuite: Suite = (engine, options) => {
 
         const refused = freshQueue()
         const payloads = Stream.range(1, 20).pipe(Stream.map((n) => (n === 15 ? Number.NaN : n)))
-        yield* failsWith(refused.enqueueStream(payloads, { chunkSize: 10 }), "InvalidPayload")
+        const flaw = yield* failsWith(refused.enqueueStream(payloads, { chunkSize: 10 }), "InvalidPayload")
+        // Where it is in the stream, which knows nothing of chunks
+        expect(flaw.index).toBe(14)
         expect(yield* liveRows(refused)).toHaveLength(10)
       })
     )

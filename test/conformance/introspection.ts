@@ -140,6 +140,18 @@ export const introspectionSuite: Suite = (engine, options) => {
         expect(yield* queue.list({ limit: 0 })).toEqual([])
         yield* failsWith(queue.list({ limit: 1_001 }), "InvalidArgument")
         yield* failsWith(queue.running({ limit: -1 }), "InvalidArgument")
+        const wrong = (after: unknown) => ({ after: after as Queue.LiveRow & Queue.DeadRow & Queue.CompletedRow })
+        for (const id of [1e300, "7", -1, Number.NaN, undefined]) {
+          const row = { id, deadline: 1, diedAt: 1, completedAt: 1 }
+          expect((yield* failsWith(queue.list(wrong(row)), "InvalidArgument")).argument).toBe("after.id")
+          yield* failsWith(queue.running(wrong(row)), "InvalidArgument")
+          yield* failsWith(queue.completed(wrong(row)), "InvalidArgument")
+          yield* failsWith(queue.deadLetters.list(wrong(row)), "InvalidArgument")
+        }
+        const nowhere = { id: 1, deadline: "1", diedAt: Number.NaN, completedAt: 1e300 }
+        expect((yield* failsWith(queue.running(wrong(nowhere)), "InvalidArgument")).argument).toBe("after.deadline")
+        yield* failsWith(queue.completed(wrong(nowhere)), "InvalidArgument")
+        yield* failsWith(queue.deadLetters.list(wrong(nowhere)), "InvalidArgument")
       })
     )
 

@@ -174,6 +174,32 @@ export const schedulesSuite: Suite = (engine, options) => {
         })
       )
 
+      it.effect("G104 a rule that comes back after a pause owes nothing of it, whenever the rule was changed", () =>
+        Effect.gen(function* () {
+          for (const changedWhilePaused of [false, true]) {
+            const queue = freshQueue()
+            const schedule = every(queue, { every: "1 hour", catchUp: "all" })
+            const other = Schedules.make(schedule.name, { every: "100 days", queue, payload: "go" })
+            yield* Schedules.put(schedule)
+            if (!changedWhilePaused) yield* Schedules.put(other)
+            yield* Schedules.pause(schedule.name)
+            if (changedWhilePaused) yield* Schedules.put(other)
+            // One boundary of the first rule
+            yield* minutesLater(60)
+            yield* Schedules.resume(schedule.name)
+            yield* Schedules.put(schedule)
+            yield* fireDue
+            expect(yield* boundaries(queue)).toEqual([])
+            // What passes once it is resumed is owed as ever
+            yield* Schedules.put(other)
+            yield* minutesLater(60)
+            yield* Schedules.put(schedule)
+            yield* fireDue
+            expect(yield* boundaries(queue)).toHaveLength(1)
+          }
+        })
+      )
+
       it.effect("G105 a trigger enqueues one job now, paused or not, and moves no boundary", () =>
         Effect.gen(function* () {
           const queue = freshQueue()

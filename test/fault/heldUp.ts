@@ -3,7 +3,7 @@
 const every = 50
 
 /** A turn that comes so much later than it should was held up. */
-const late = 70
+const late = 20
 
 export interface HeldUp {
   /** Milliseconds in which nothing ran, of those between two instants of `performance.now()`. */

@@ -19,9 +19,9 @@ export interface Diary {
   readonly events: Array<Worker.WorkerEvent & { readonly at: number }>
 }
 
-export const visibilityMillis = 3_000
+/** Short, so that what a lost answer leaves leased is free again soon; not so short that a busy machine loses some. */
+export const visibilityMillis = timeout(3_000, 10_000)
 
-/** Short leases, so that what a lost answer leaves leased is free again soon; not so short that a busy machine loses some. */
 const policy = {
   visibilityTimeout: visibilityMillis,
   heartbeat: Schedule.spaced("200 millis"),

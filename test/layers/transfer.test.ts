@@ -1,50 +1,11 @@
 /** Moving house: from one real database to another, interrupted, repeated, twice at once. */
-import { mkdtempSync, rmSync } from "node:fs"
-import { tmpdir } from "node:os"
-import { join } from "node:path"
-import { SqlClient } from "@effect/sql"
 import { Outbox, Queue, Schedules, Transfer, Worker } from "alkstore"
-import * as Pg from "alkstore/Pg"
-import * as Sqlite from "alkstore/Sqlite"
-import { Chunk, Deferred, Effect, Either, Exit, Fiber, ManagedRuntime, Redacted, Schema, Stream } from "effect"
-import { afterAll, describe, expect, inject, it } from "vitest"
-import { createDatabase } from "../support/postgres.js"
+import { Chunk, Deferred, Effect, Either, Exit, Fiber, Schema, Stream } from "effect"
+import { describe, expect, it } from "vitest"
+import { exported, type House, housing, imported, type Row, ways } from "../support/houses.js"
 import { until } from "../support/until.js"
 
-type Engine = "sqlite" | "postgres"
-type Services = Sqlite.Services | SqlClient.SqlClient
-type Row = Readonly<Record<string, unknown>>
-
-interface House extends AsyncDisposable {
-  readonly engine: Engine
-  readonly run: <A, E>(effect: Effect.Effect<A, E, Services>) => Promise<A>
-  readonly rows: (text: string) => Promise<ReadonlyArray<Row>>
-  readonly table: (name: string) => string
-  /** Another client of the same database. */
-  readonly beside: () => Promise<House>
-}
-
-const directory = mkdtempSync(join(tmpdir(), "alkstore-transfer-"))
-afterAll(() => rmSync(directory, { recursive: true, force: true }))
-let files = 0
-
-const open = async (engine: Engine, at?: string): Promise<House> => {
-  const quiet = { sweeper: false, scheduler: false }
-  const database =
-    at ?? (engine === "sqlite" ? join(directory, `${++files}.db`) : await createDatabase(inject("pgUrl")))
-  const runtime = ManagedRuntime.make(
-    engine === "sqlite" ? Sqlite.layerFile(database, quiet) : Pg.layerUrl(Redacted.make(database), quiet)
-  )
-  const run: House["run"] = (effect) => runtime.runPromise(effect)
-  return {
-    engine,
-    run,
-    rows: (text) => run(Effect.flatMap(SqlClient.SqlClient, (sql) => sql.unsafe<Row>(text))),
-    table: (name) => (engine === "sqlite" ? `"_alkstore_${name}"` : `"alkstore"."${name}"`),
-    beside: () => open(engine, database),
-    [Symbol.asyncDispose]: () => runtime.dispose()
-  }
-}
+const open = housing("transfer")
 
 const Any = Queue.make("any", {
   payload: Schema.Unknown,
@@ -91,11 +52,6 @@ const furnish = Effect.gen(function* () {
   yield* Events.pause
 })
 
-const exported = (options?: Transfer.ExportOptions) =>
-  Effect.map(Stream.runCollect(Transfer.export(options)), Chunk.toReadonlyArray)
-
-const imported = (records: Iterable<Transfer.TransferRecord>) => Transfer.import(Stream.fromIterable(records))
-
 const ignored = /^(id|job_id|letter_id|token|worker|claimed_at|visibility_ms|updated_at|live_jobs)$/
 
 /** All that a namespace holds, row by row, but for the ids: in their order. */
@@ -135,12 +91,6 @@ const counted = (summary: Transfer.Summary, of: keyof Transfer.Tally) =>
   [summary.jobs, summary.deadLetters, summary.completed, summary.queues, summary.keys, summary.schedules]
     .map((tally) => tally[of])
     .reduce((a, b) => a + b)
-
-const ways: ReadonlyArray<readonly [Engine, Engine]> = [
-  ["sqlite", "postgres"],
-  ["postgres", "sqlite"],
-  ["sqlite", "sqlite"]
-]
 
 describe.each(ways)("from %s to %s", (from, to) => {
   it("everything arrives as it was, through lines of JSON, once (G177, G178, G179)", async () => {

@@ -289,6 +289,12 @@ describe("G113 expressions", () => {
   test("the message names what is wrong", () => {
     expect(refused({ cron: "60 * * * *" }).message).toBe('cron: "60 * * * *": Invalid value for minute: 60')
     expect(refused({ cron: "0 0 W * *" }).message).toContain('"W" is not a day of the month')
+    expect(refused({ cron: "0 0 1 13 *" }).message).toContain("month: 13")
+    expect(refused({ cron: "0 0 32 1 *" }).message).toContain("day: 32")
+    expect(refused({ cron: "0 0 0 1 *" }).message).toContain("day: 0")
+    expect(refused({ cron: "0 0 1 JANUARY *" }).message).toContain('"JANUARY" is not a month')
+    expect(refused({ cron: "0 0 1 JANFEB *" }).message).toContain('"JANFEB" is not a month')
+    expect(refused({ cron: "0 0 * * MONDAY" }).message).toContain('"MONDAY" is not a day of the week')
   })
 })
 
@@ -328,6 +334,9 @@ describe("G111 periods", () => {
     { cron: "@every 5m", timeZone: "Europe/Berlin" },
     { every: "1 minute", anchor: new Date(Number.NaN) },
     { every: "1 minute", cron: "* * * * *" },
+    { every: "1 minute", timeZone: "Europe/Berlin" } as Rule,
+    { cron: "* * * * *", anchor: new Date(0) } as Rule,
+    { cron: "@every 5m", anchor: new Date(0) } as Rule,
     {} as Rule
   ])("%o is refused", (rule) => {
     expect(Either.isLeft(parse(rule))).toBe(true)

@@ -1,5 +1,5 @@
 /** Waiting for something to become true, in real time, with an end. */
-import { setTimeout } from "node:timers/promises"
+import { setImmediate, setTimeout } from "node:timers/promises"
 
 /**
  * Asks again and again until the answer is neither false nor undefined, and answers it. Rejects with `what` and the
@@ -11,6 +11,8 @@ export const until = async <A>(
   millis = 10_000
 ): Promise<Exclude<A, false | undefined>> => {
   const end = performance.now() + millis
+  // Thousands of waits that are over at once would keep timers and messages from their turn
+  await setImmediate()
   for (;;) {
     const answer = await ask()
     if (answer !== false && answer !== undefined) return answer as Exclude<A, false | undefined>

@@ -11,7 +11,7 @@ import type { Database, Verb } from "../Database/Database.js"
 import type { Row, Session } from "../engine.js"
 import { int, intOrNull } from "../Queue/statements/rows.js"
 import { makeAnnounce } from "../Wake/announce.js"
-import { nextAfter, ruleOf } from "./decide.js"
+import { nextAfter, resumedRule, ruleOf } from "./decide.js"
 import { type Fired, makeFire } from "./fire.js"
 import { fireOwed, makePut } from "./put.js"
 import { scheduleInfo } from "./rows.js"
@@ -113,7 +113,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
             onLeft: () => int(row.now),
             onRight: (recurrence) => nextAfter(recurrence, int(row.now), intOrNull(row.last_at))
           })
-          yield* session.execute(statements.resume, { name, nextAt })
+          yield* session.execute(statements.resume, { name, nextAt, previousRule: resumedRule(row) })
           yield* tell(session)
         })
       ).pipe(Effect.zipRight(told()))

@@ -41,6 +41,12 @@ export const nextAfter = (recurrence: Recurrence, now: number, lastAt: number | 
 /** A rule that another has replaced, and when. */
 export const replacedRule = (rule: StoredRule, until: number): string => JSON.stringify({ ...rule, until })
 
+/** The same, owing nothing of a pause that ends now. */
+export const resumedRule = (row: Row): string | null => {
+  const replaced = parseJson(textOrNull(row.previous_rule))
+  return typeof replaced === "object" && replaced !== null ? JSON.stringify({ ...replaced, until: int(row.now) }) : null
+}
+
 /**
  * The first boundary of a rule that takes effect now. Two versions that put in turns would otherwise take each other's
  * boundaries away: one that comes back before a second of its boundaries has passed still owes the first.

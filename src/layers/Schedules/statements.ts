@@ -107,7 +107,7 @@ export const scheduleStatements = (n: Names): ScheduleStatements => {
     ),
     resume: one(
       "schedule_resume",
-      `UPDATE ${n.schedules} SET paused_at = NULL, next_at = :nextAt, fire_at = :nextAt, updated_at = ${n.now} WHERE name = :name`
+      `UPDATE ${n.schedules} SET paused_at = NULL, previous_rule = :previousRule, next_at = :nextAt, fire_at = :nextAt, updated_at = ${n.now} WHERE name = :name`
     ),
     remove: one("schedule_remove", `DELETE FROM ${n.schedules} WHERE name = :name RETURNING name`),
     prune: one(

@@ -13,7 +13,7 @@ import {
   type Tally,
   Transfer
 } from "../../services/Transfer.js"
-import type { TransferRecord } from "../../services/TransferRecord.js"
+import { checkRecord, soundRecord, type TransferRecord } from "../../services/TransferRecord.js"
 import type { Database } from "../Database/Database.js"
 import { makeSweep } from "../Queue/maintain.js"
 import { makeStore } from "../Queue/store.js"
@@ -103,17 +103,18 @@ const makeExport = (
         yield* sweep
         const busy = yield* db.apart("read", "export", (session) => reads.busy(session, queues))
         if (!force && busy.unpaused.length + busy.leased.length > 0) return yield* inUse(busy)
-        const [origin, now] = yield* db.apart("read", "export", (session) =>
-          Effect.zip(reads.origin(session), reads.now(session))
+        const [origin, holds, now] = yield* db.apart("read", "export", (session) =>
+          Effect.all([reads.origin(session), reads.holds(session), reads.now(session)])
         )
-        const first: TransferRecord = {
+        const first = soundRecord({
           type: "alkstore",
           version: 1,
           origin,
           namespace: db.names.namespace,
           engine: db.names.engine,
-          exportedAt: now
-        }
+          exportedAt: now,
+          holds
+        })
         let records = 0
         const body: Stream.Stream<TransferRecord, TransactionOpen | StoreError> = Stream.make(first).pipe(
           Stream.concat(once(reads.queues, queues)),
@@ -132,7 +133,7 @@ const makeExport = (
         )
         return Stream.concat(
           body,
-          Stream.sync((): TransferRecord => ({ type: "end", records: records + 1 }))
+          Stream.sync((): TransferRecord => soundRecord({ type: "end", records: records + 1 }))
         )
       })
     )
@@ -158,14 +159,29 @@ const page = Sink.foldWeighted<Array<TransferRecord>, TransferRecord>({
   body: (records, record) => [...records, record]
 })
 
+/** Whose records follow, and how far they have come. */
+interface Section {
+  readonly origin: string
+  /** Ordering keys of which a job was refused: none behind it is taken over before it. */
+  readonly waiting: Set<string>
+  records: number
+  ended: boolean
+}
+
 const makeImport =
   (
-    take: (origin: string, records: ReadonlyArray<TransferRecord>) => Effect.Effect<Taken, TransactionOpen | StoreError>
+    own: Effect.Effect<string, TransactionOpen | StoreError>,
+    take: (
+      origin: string,
+      records: ReadonlyArray<TransferRecord>,
+      waiting: ReadonlySet<string>
+    ) => Effect.Effect<Taken, TransactionOpen | StoreError>
   ): Service["import"] =>
   (records) =>
     Effect.gen(function* () {
-      let origin: string | undefined
-      let complete = false
+      const here = yield* own
+      let section: Section | undefined
+      let complete = true
       const refusals: Array<Refusal> = []
       const tallies = new Map<string, Tally>()
       const count = (type: TransferRecord["type"], taken: Taken) => {
@@ -177,26 +193,53 @@ const makeImport =
         })
         refusals.push(...taken.refusals.slice(0, maxRefusals - refusals.length))
       }
+      const begin = (first: Extract<TransferRecord, { readonly type: "alkstore" }>, before: Section | undefined) =>
+        Effect.gen(function* () {
+          const { holds = [], origin } = first
+          if (before !== undefined && before.origin !== origin)
+            return yield* header("two exports at once; import one after the other")
+          if (origin === here)
+            return yield* header(
+              "they come from this very namespace, or from a copy of it: all of it would be here twice"
+            )
+          if (holds.includes(here))
+            return yield* header(
+              "they come from a namespace that has taken over from this one: what is here still would be here twice. Import them into a new one"
+            )
+          yield* take(origin, [first], new Set())
+          if (before?.ended === false) complete = false
+          return { origin, waiting: before?.waiting ?? new Set<string>(), records: 1, ended: false }
+        })
       const run = (some: ReadonlyArray<TransferRecord>) =>
         Effect.gen(function* () {
           const [first] = some
           if (first === undefined) return
           if (first.type === "alkstore") {
-            if (some.length > 1 || (origin !== undefined && origin !== first.origin))
-              return yield* header("two exports at once; import one after the other")
-            origin = first.origin
-          } else if (origin === undefined) return yield* header("the first is not the header of an export")
-          else if (first.type === "end") complete = true
-          else count(first.type, yield* take(origin, some))
+            for (const one of some) if (one.type === "alkstore") section = yield* begin(one, section)
+            return
+          }
+          if (section === undefined || section.ended) return yield* header("the first is not the header of an export")
+          section.records += some.length
+          if (first.type === "end") {
+            section.ended = true
+            if (first.records !== section.records) complete = false
+            return
+          }
+          const taken = yield* take(section.origin, some, section.waiting)
+          for (const place of taken.waiting) section.waiting.add(place)
+          count(first.type, taken)
         })
       yield* records.pipe(
+        Stream.zipWithIndex,
+        Stream.mapEffect(([record, index]) => checkRecord(record, index)),
         Stream.transduce(page),
         Stream.runForEach((some) => Effect.forEach(runs(some), run, { discard: true }))
       )
-      if (origin === undefined) return yield* header("there are none")
+      if (section === undefined) return yield* header("there are none")
+      const { ended, origin } = section as Section
       const none: Tally = { imported: 0, skipped: 0, refused: 0 }
       const named = Object.entries(counters).map(([type, name]) => [name, tallies.get(type) ?? none])
-      return { origin, complete, refusals, ...Object.fromEntries(named) } as Summary
+      return { origin, complete: complete && ended, refusals, ...Object.fromEntries(named) } as Summary
     })
 
 const make = (db: Database, { notify }: SqlTransferOptions) =>
@@ -205,9 +248,9 @@ const make = (db: Database, { notify }: SqlTransferOptions) =>
     const { advanceNow, wakeTopics } = store
     const reads = makeReads(db.names)
     const takeOver = makeTakeOver(db.names, makeWrites(db.names, notify))
-    const take = (origin: string, records: ReadonlyArray<TransferRecord>) =>
+    const take = (origin: string, records: ReadonlyArray<TransferRecord>, waiting: ReadonlySet<string>) =>
       db
-        .apart("write", "import", (session) => takeOver(session, origin, records), "transaction")
+        .apart("write", "import", (session) => takeOver(session, origin, records, waiting), "transaction")
         .pipe(
           Effect.retry({
             schedule: conflictRetry,
@@ -217,10 +260,11 @@ const make = (db: Database, { notify }: SqlTransferOptions) =>
             Effect.zipRight(Effect.forEach(keyed, advanceNow, { discard: true }), wakeTopics(topics))
           )
         )
+    const origin = db.apart("read", "export", reads.origin)
     return {
-      origin: db.apart("read", "export", reads.origin),
+      origin,
       export: makeExport(db, reads, db.apart("read", "export", store.verbs.inspect.queues), makeSweep(store)()),
-      import: makeImport(take)
+      import: makeImport(origin, take)
     } satisfies Service
   })
 

@@ -99,3 +99,6 @@ export const rowsFrom: PerEngine<(parameter: string, list: Columns) => string> =
   sqlite: (parameter, list) =>
     `(SELECT ${list.map(([property, column]) => `value ->> '$.${property}' AS ${column}`).join(", ")} FROM json_each(:${parameter}))`
 }
+
+/** That parameter, called `rows`. */
+export const text = (rows: ReadonlyArray<unknown>) => ({ rows: JSON.stringify(rows) })

@@ -3,7 +3,7 @@
  */
 import { Effect } from "effect"
 import type { StoreError } from "../../services/Errors.js"
-import type { TransferRecord } from "../../services/TransferRecord.js"
+import { soundRecord, type TransferRecord } from "../../services/TransferRecord.js"
 import { type Names, type PerEngine, type Row, type Session, type Statement, statement } from "../engine.js"
 import { bool, int } from "../Queue/statements/rows.js"
 import { type Columns, columns, propertiesOf } from "./columns.js"
@@ -21,6 +21,8 @@ type Read = (session: Session, page: Page) => Effect.Effect<ReadonlyArray<Transf
 
 export interface Reads {
   readonly origin: (session: Session) => Effect.Effect<string, StoreError>
+  /** The identities of the namespaces that this one has taken over from, and of those that they had taken over from. */
+  readonly holds: (session: Session) => Effect.Effect<ReadonlyArray<string>, StoreError>
   readonly now: (session: Session) => Effect.Effect<number, StoreError>
   /** Queues with live jobs that are not paused, and those with leased ones. */
   readonly busy: (
@@ -47,11 +49,22 @@ const listed: PerEngine<(queues: ReadonlyArray<string> | null) => unknown> = {
 }
 
 const record = (type: string, list: Columns, row: Row, more: object = {}): TransferRecord =>
-  ({ type, ...propertiesOf(row, list), ...more }) as TransferRecord
+  soundRecord({ type, ...propertiesOf(row, list), ...more } as TransferRecord)
 
 export const makeReads = (n: Names): Reads => {
   const of = within[n.engine]
   const origin = statement(n, "export_origin", `SELECT id FROM ${n.identity}`)
+  // One look into the index for each: there is a row for everything that was ever taken over
+  const holds = statement(
+    n,
+    "export_holds",
+    `WITH RECURSIVE o (origin) AS (
+      SELECT min(origin) FROM ${n.imports}
+      UNION ALL SELECT (SELECT min(i.origin) FROM ${n.imports} i WHERE i.origin > o.origin) FROM o WHERE o.origin IS NOT NULL
+    )
+    SELECT origin AS id FROM o WHERE origin IS NOT NULL
+    UNION SELECT i.source FROM o JOIN ${n.imports} i ON i.origin = o.origin AND i.kind = 'holds'`
+  )
   const present = statement(n, "present", `SELECT ${n.now} AS now`)
   const busy = statement(
     n,
@@ -93,6 +106,7 @@ export const makeReads = (n: Names): Reads => {
       )
   return {
     origin: (session) => Effect.map(session.execute(origin, {}), ([row]) => String(row?.id)),
+    holds: (session) => Effect.map(session.execute(holds, {}), (rows) => rows.map((row) => String(row.id)).sort()),
     now: (session) => Effect.map(session.execute(present, {}), ([row]) => int(row?.now)),
     busy: (session, some) =>
       Effect.map(session.execute(busy, { queues: listed[n.engine](some) }), (rows) => {
@@ -103,13 +117,15 @@ export const makeReads = (n: Names): Reads => {
     dead: read(dead, (row) => record("dead", columns.dead, row, { id: int(row.id), blocksKey: bool(row.blocks_key) })),
     completed: read(completed, (row) => record("completed", columns.completed, row, { id: int(row.id) })),
     queues: read(queues, (row) => record("queue", columns.queue, row)),
-    keys: read(keys, (row) => ({
-      type: "key",
-      queue: String(row.queue),
-      dedupeKey: String(row.dedupe_key),
-      jobId: int(row.job_id),
-      freeAt: int(row.free_at)
-    })),
+    keys: read(keys, (row) =>
+      soundRecord({
+        type: "key",
+        queue: String(row.queue),
+        dedupeKey: String(row.dedupe_key),
+        jobId: int(row.job_id),
+        freeAt: int(row.free_at)
+      })
+    ),
     schedules: read(schedules, (row) => record("schedule", columns.schedule, row))
   }
 }

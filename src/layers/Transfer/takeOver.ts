@@ -19,14 +19,23 @@ export interface Taken {
   readonly imported: number
   readonly skipped: number
   readonly refusals: ReadonlyArray<Refusal>
+  /** Ordering keys, by `placeOf`, of which a job was refused. */
+  readonly waiting: ReadonlyArray<string>
   /** Queues with ordering keys that may have a first job now. */
   readonly keyed: ReadonlySet<string>
   readonly topics: ReadonlyArray<string>
 }
 
-type Take<R> = (session: Session, origin: string, records: ReadonlyArray<R>) => Effect.Effect<Taken, StoreError>
+type Take<R> = (
+  session: Session,
+  origin: string,
+  records: ReadonlyArray<R>,
+  waiting: ReadonlySet<string>
+) => Effect.Effect<Taken, StoreError>
 
-const nothing = { refusals: [], keyed: new Set<string>(), topics: [] }
+const nothing = { refusals: [], waiting: [], keyed: new Set<string>(), topics: [] }
+
+const placeOf = ({ orderingKey, queue }: Job): string => JSON.stringify([queue, orderingKey])
 
 /** Those of the page that nobody has taken over yet; a page may name one twice. */
 const fresh = <R>(
@@ -48,7 +57,7 @@ const fresh = <R>(
 
 const takeJobs =
   (names: Names, writes: Writes): Take<Job> =>
-  (session, origin, records) =>
+  (session, origin, records, waiting) =>
     Effect.gen(function* () {
       const left = yield* fresh(writes, session, origin, "job", records, ({ id }) => String(id))
       if (left.length === 0) return { ...nothing, imported: 0, skipped: records.length }
@@ -57,7 +66,19 @@ const takeJobs =
       const wanting = rows.filter((row) => row.type === "job" && row.holdsKey)
       const got = yield* writes.takeKeys(session, wanting)
       const without = new Set(wanting.filter(({ id }) => !got.has(id)))
-      const taken = rows.filter((row) => !without.has(row))
+      // What is behind a job that stays stays, too: it would come before it
+      const places = new Set(waiting)
+      const behind = rows.filter((row) => {
+        if (row.type !== "job" || row.orderingKey === null) return false
+        if (without.has(row)) places.add(placeOf(row))
+        return places.has(placeOf(row)) && !without.has(row)
+      })
+      yield* writes.dropKeys(
+        session,
+        behind.filter(({ id }) => got.has(id))
+      )
+      const stays = new Set([...without, ...behind])
+      const taken = rows.filter((row) => !stays.has(row))
       const type = records[0]?.type ?? "job"
       yield* writes.add(session, type, taken as ReadonlyArray<Given>)
       yield* writes.note(
@@ -70,25 +91,32 @@ const takeJobs =
       yield* writes.mark(session, ordered)
       if (names.engine === "sqlite") {
         const advance = advanceKey(names)
-        const places = new Map(ordered.map((row) => [JSON.stringify([row.queue, row.orderingKey]), row]))
-        for (const { orderingKey, queue } of places.values()) yield* advance(session, queue, orderingKey as string)
+        const advanced = new Map(ordered.map((row) => [placeOf(row), row]))
+        for (const { orderingKey, queue } of advanced.values()) yield* advance(session, queue, orderingKey as string)
       }
       const topics = type === "job" ? [...new Set(taken.map(({ queue }) => queueTopic(queue)))] : []
       yield* writes.tell(session, topics)
       const holder = without.size === 0 ? () => undefined : yield* writes.holders(session, [...without])
-      const refusals = [...without].map(
-        ({ dedupeKey, queue, source }): Refusal => ({
-          type: "job",
-          source,
-          queue,
-          reason: "dedupeKey",
-          message: `job ${source} of queue ${queue}: its dedupe key ${JSON.stringify(dedupeKey)} is held here by job ${holder(queue, dedupeKey ?? "") ?? "that has just ended"}; it stays where it is`
-        })
-      )
+      const why = ({ dedupeKey, orderingKey, queue }: Job, held: boolean): string =>
+        held
+          ? `its dedupe key ${JSON.stringify(dedupeKey)} is held here by job ${holder(queue, dedupeKey ?? "") ?? "that has just ended"}`
+          : `a job before it of its ordering key ${JSON.stringify(orderingKey)} was refused`
+      const refusals = rows
+        .filter((row) => stays.has(row))
+        .map(
+          (row): Refusal => ({
+            type: "job",
+            source: row.source,
+            queue: row.queue,
+            reason: without.has(row) ? "dedupeKey" : "orderingKey",
+            message: `job ${row.source} of queue ${row.queue}: ${why(row, without.has(row))}; it stays where it is`
+          })
+        )
       return {
         imported: taken.length,
         skipped: records.length - left.length,
         refusals,
+        waiting: [...places].filter((place) => !waiting.has(place)),
         keyed: new Set(ordered.map(({ queue }) => queue)),
         topics
       }
@@ -140,44 +168,96 @@ const takeQueues =
       return { ...nothing, imported: left.length, skipped: records.length - left.length, topics }
     })
 
+/** How many boundaries have come, as far as a schedule's record or row counts them. */
+const come = ({ fired, skipped }: Of<"schedule">): number => fired + skipped
+
+const refusedSchedule = ({ name, queue }: Of<"schedule">, why: string): Refusal => ({
+  type: "schedule",
+  source: name,
+  queue,
+  reason: "schedule",
+  message: `schedule ${JSON.stringify(name)}: ${why}`
+})
+
+/**
+ * A schedule is noted with how many of its boundaries had come. More have come at an older home since: then the one here goes on
+ * from there, unless it has fired, too, or has other times by now.
+ */
 const takeSchedules =
   (writes: Writes): Take<Of<"schedule">> =>
   (session, origin, records) =>
     Effect.gen(function* () {
-      const left = yield* fresh(writes, session, origin, "schedule", records, ({ name }) => name)
-      if (left.length === 0) return { ...nothing, imported: 0, skipped: records.length }
+      yield* writes.lock(session)
+      const noted = yield* writes.known(
+        session,
+        origin,
+        "schedule",
+        records.map(({ name }) => name)
+      )
+      const left = [...new Map(records.map((record) => [record.name, record])).values()]
       const jobsOf = (live: string | null): ReadonlyArray<unknown> => {
         const parsed = parseJson(live)
         return Array.isArray(parsed) ? parsed : []
       }
-      const live = left.flatMap(({ liveJobs }) => jobsOf(liveJobs).map(String))
-      const here = yield* writes.known(session, origin, "job", live)
-      const rows = left.map((record) => {
+      const here = yield* writes.known(
+        session,
+        origin,
+        "job",
+        left.flatMap(({ liveJobs }) => jobsOf(liveJobs).map(String))
+      )
+      const rowOf = (record: Of<"schedule">) => {
         const jobs = jobsOf(record.liveJobs).flatMap((id) => here.get(String(id)) ?? [])
-        return { ...record, liveJobs: record.liveJobs === null ? null : JSON.stringify(jobs) }
-      })
-      const added = yield* writes.addSchedules(session, rows as ReadonlyArray<Given>)
-      const taken = left.filter(({ name }) => added.has(name))
+        return {
+          ...record,
+          liveJobs: record.liveJobs === null ? null : JSON.stringify(jobs),
+          noted: noted.get(record.name)
+        }
+      }
+      const fresh = left.filter(({ name }) => !noted.has(name))
+      const gone = left.filter((record) => (noted.get(record.name) ?? Number.POSITIVE_INFINITY) < come(record))
+      const added = fresh.length === 0 ? new Set() : yield* writes.addSchedules(session, fresh.map(rowOf))
+      const moved = gone.length === 0 ? new Set() : yield* writes.moveSchedules(session, gone.map(rowOf))
+      const notes = (some: ReadonlyArray<Of<"schedule">>) =>
+        some.map((record) => ({ source: record.name, targetId: come(record) }))
+      const taken = fresh.filter(({ name }) => added.has(name))
+      const went = gone.filter(({ name }) => moved.has(name))
+      yield* writes.note(session, origin, "schedule", notes(taken))
+      yield* writes.noteAgain(session, origin, "schedule", notes(went))
+      const topics = taken.length + went.length > 0 ? [scheduleTopic] : []
+      yield* writes.tell(session, topics)
+      const refusals = [
+        ...fresh
+          .filter(({ name }) => !added.has(name))
+          .map((record) =>
+            refusedSchedule(record, "there is one of this name here that has fired; remove one of the two")
+          ),
+        ...gone
+          .filter(({ name }) => !moved.has(name))
+          .map((record) =>
+            refusedSchedule(
+              record,
+              "it has fired where it comes from since it was taken over, and has fired here or was changed or removed here: look which jobs are there twice, and stop the one there"
+            )
+          )
+      ]
+      const imported = taken.length + went.length
+      return { ...nothing, imported, skipped: records.length - imported - refusals.length, refusals, topics }
+    })
+
+/** Whose records these are, who may hold what others know of, too. */
+const takeHeader =
+  (writes: Writes): Take<Of<"alkstore">> =>
+  (session, origin, [first]) =>
+    Effect.gen(function* () {
+      const held = (first?.holds ?? []).map((source) => ({ source }))
+      const left = yield* fresh(writes, session, origin, "holds", held, ({ source }) => source)
       yield* writes.note(
         session,
         origin,
-        "schedule",
-        taken.map(({ name }) => ({ source: name, targetId: null }))
+        "holds",
+        left.map(({ source }) => ({ source, targetId: null }))
       )
-      const topics = taken.length > 0 ? [scheduleTopic] : []
-      yield* writes.tell(session, topics)
-      const refusals = left
-        .filter(({ name }) => !added.has(name))
-        .map(
-          ({ name, queue }): Refusal => ({
-            type: "schedule",
-            source: name,
-            queue,
-            reason: "schedule",
-            message: `schedule ${JSON.stringify(name)}: there is one of this name here that has fired; remove one of the two`
-          })
-        )
-      return { ...nothing, imported: taken.length, skipped: records.length - left.length, refusals, topics }
+      return { ...nothing, imported: 0, skipped: 0 }
     })
 
 /** Takes a page of records of one kind over. */
@@ -186,18 +266,21 @@ export const makeTakeOver = (names: Names, writes: Writes): Take<TransferRecord>
   const keys = takeKeys(writes)
   const queues = takeQueues(writes)
   const schedules = takeSchedules(writes)
-  return (session, origin, records) => {
+  const header = takeHeader(writes)
+  return (session, origin, records, waiting) => {
     switch (records[0]?.type) {
+      case "alkstore":
+        return header(session, origin, records as ReadonlyArray<Of<"alkstore">>, waiting)
       case "job":
       case "dead":
       case "completed":
-        return jobs(session, origin, records as ReadonlyArray<Job>)
+        return jobs(session, origin, records as ReadonlyArray<Job>, waiting)
       case "key":
-        return keys(session, origin, records as ReadonlyArray<Of<"key">>)
+        return keys(session, origin, records as ReadonlyArray<Of<"key">>, waiting)
       case "queue":
-        return queues(session, origin, records as ReadonlyArray<Of<"queue">>)
+        return queues(session, origin, records as ReadonlyArray<Of<"queue">>, waiting)
       case "schedule":
-        return schedules(session, origin, records as ReadonlyArray<Of<"schedule">>)
+        return schedules(session, origin, records as ReadonlyArray<Of<"schedule">>, waiting)
       default:
         return Effect.succeed({ ...nothing, imported: 0, skipped: 0 })
     }

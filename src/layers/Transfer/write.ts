@@ -5,9 +5,10 @@
  */
 import { Effect } from "effect"
 import type { StoreError } from "../../services/Errors.js"
-import { type Names, nextval, type PerEngine, type Session, statement } from "../engine.js"
+import { type Names, nextval, type PerEngine, type Session, type Statement, statement } from "../engine.js"
 import { int, intOrNull } from "../Queue/statements/rows.js"
-import { type Columns, columns, namesOf, rowsFrom } from "./columns.js"
+import { type Columns, columns, namesOf, rowsFrom, text } from "./columns.js"
+import { makeSettings } from "./writeSettings.js"
 
 /** A record's properties, and the id it is given here. */
 export type Given = Readonly<Record<string, unknown>> & { readonly id?: number }
@@ -32,10 +33,14 @@ export interface Writes {
     kind: string,
     notes: ReadonlyArray<Note>
   ) => Effect.Effect<void, StoreError>
+  /** Gives notes that are there another `targetId`. */
+  readonly noteAgain: Writes["note"]
   /** New ids, ascending. */
   readonly allocate: (session: Session, count: number) => Effect.Effect<ReadonlyArray<number>, StoreError>
   /** Takes dedupe keys for jobs; answers the ids of those that got theirs. */
   readonly takeKeys: (session: Session, jobs: ReadonlyArray<Given>) => Effect.Effect<ReadonlySet<number>, StoreError>
+  /** Lets dedupe keys go again that these jobs have just got. */
+  readonly dropKeys: (session: Session, jobs: ReadonlyArray<Given>) => Effect.Effect<void, StoreError>
   /** Who holds the dedupe keys, by queue and key. */
   readonly holders: (
     session: Session,
@@ -52,6 +57,11 @@ export interface Writes {
     session: Session,
     rows: ReadonlyArray<Given>
   ) => Effect.Effect<ReadonlySet<string>, StoreError>
+  /**
+   * Brings schedules that were taken over before, and of which as many boundaries have come as `noted` says, to where they have come
+   * since. Answers their names.
+   */
+  readonly moveSchedules: Writes["addSchedules"]
   /** PostgreSQL: marks the ordering keys of new jobs. */
   readonly mark: (session: Session, jobs: ReadonlyArray<Given>) => Effect.Effect<void, StoreError>
   readonly tell: (session: Session, topics: ReadonlyArray<string>) => Effect.Effect<void, StoreError>
@@ -87,8 +97,6 @@ const known: PerEngine<(n: Names) => string> = {
   sqlite: (n) =>
     `SELECT source, target_id FROM ${n.imports} WHERE origin = :origin AND kind = :kind AND source IN (SELECT value FROM json_each(:rows))`
 }
-
-const text = (rows: ReadonlyArray<unknown>) => ({ rows: JSON.stringify(rows) })
 
 /** SQLite: ids that are given without a row. The counter has no row before the table has had one. */
 const sqliteIds = (n: Names): Writes["allocate"] => {
@@ -160,36 +168,7 @@ const adds = (n: Names) => {
   return add
 }
 
-const whole = (n: Names): Pick<Writes, "addQueues" | "addSchedules"> => {
-  const rows = rowsFrom[n.engine]
-  const mine = columns.queue.map(([, column]) => column).filter((column) => column !== "name" && column !== "paused_at")
-  const queues = statement(
-    n,
-    "import_queues",
-    // A worker's word that was given here stands
-    `INSERT INTO ${n.queues} AS q (${namesOf(columns.queue)}, updated_at) SELECT ${namesOf(columns.queue)}, ${n.now} FROM ${rows("rows", columns.queue)} AS r WHERE true
-    ON CONFLICT (name) DO UPDATE SET ${mine.map((column) => `${column} = CASE WHEN q.defined_by = 'producer' THEN excluded.${column} ELSE q.${column} END`).join(", ")},
-      paused_at = coalesce(q.paused_at, excluded.paused_at), updated_at = excluded.updated_at`
-  )
-  const fields = columns.schedule.map(([, column]) => column).filter((column) => column !== "name")
-  const schedules = statement(
-    n,
-    "import_schedules",
-    // One that was just put here, and has not come to a boundary, gives way
-    `INSERT INTO ${n.schedules} AS s (${namesOf(columns.schedule)}, fire_at, updated_at)
-    SELECT ${namesOf(columns.schedule)}, CASE WHEN paused_at IS NULL THEN next_at END, ${n.now} FROM ${rows("rows", columns.schedule)} AS r WHERE true
-    ON CONFLICT (name) DO UPDATE SET ${fields.map((column) => `${column} = excluded.${column}`).join(", ")}, fire_at = excluded.fire_at, updated_at = excluded.updated_at
-    WHERE s.last_at IS NULL AND s.fired = 0
-    RETURNING name`
-  )
-  return {
-    addQueues: (session, given) => Effect.asVoid(session.execute(queues, text(given))),
-    addSchedules: (session, given) =>
-      Effect.map(session.execute(schedules, text(given)), (added) => new Set(added.map((row) => String(row.name))))
-  }
-}
-
-const keysOf = (n: Names): Pick<Writes, "takeKeys" | "holders"> => {
+const keysOf = (n: Names): Pick<Writes, "takeKeys" | "dropKeys" | "holders"> => {
   const rows = rowsFrom[n.engine]
   const wanted = `(queue, dedupe_key) IN (SELECT queue, dedupe_key FROM ${rows("rows", key)} AS r)`
   const clear = statement(
@@ -203,6 +182,11 @@ const keysOf = (n: Names): Pick<Writes, "takeKeys" | "holders"> => {
     "import_keys_take",
     `INSERT INTO ${n.dedupeKeys} (queue, dedupe_key, job_id) SELECT queue, dedupe_key, id FROM ${rows("rows", [...key, ...id])} AS r
     WHERE true ${sorted[n.engine]} ON CONFLICT DO NOTHING RETURNING job_id`
+  )
+  const drop = statement(
+    n,
+    "import_keys_drop",
+    `DELETE FROM ${n.dedupeKeys} WHERE ${wanted} AND job_id IN (SELECT id FROM ${rows("rows", id)} AS r)`
   )
   const holders = statement(
     n,
@@ -218,6 +202,7 @@ const keysOf = (n: Names): Pick<Writes, "takeKeys" | "holders"> => {
             session.execute(clear, text(jobs)),
             Effect.map(session.execute(take, text(jobs)), (taken) => new Set(taken.map((row) => int(row.job_id))))
           ),
+    dropKeys: (session, jobs) => (jobs.length === 0 ? Effect.void : Effect.asVoid(session.execute(drop, text(jobs)))),
     holders: (session, jobs) =>
       Effect.map(session.execute(holders, text(jobs)), (held) => {
         const by = new Map(held.map((row) => [name(String(row.queue), String(row.dedupe_key)), int(row.job_id)]))
@@ -236,6 +221,12 @@ export const makeWrites = (n: Names, notify: boolean): Writes => {
     `INSERT INTO ${n.imports} (origin, kind, source, target_id, imported_at)
     SELECT :origin, :kind, source, target_id, ${n.now} FROM ${rows("rows", noted)} AS r`
   )
+  const again = statement(
+    n,
+    "import_note_again",
+    `UPDATE ${n.imports} AS i SET target_id = r.target_id FROM ${rows("rows", noted)} AS r
+    WHERE i.origin = :origin AND i.kind = :kind AND i.source = r.source`
+  )
   const mark = statement(
     n,
     "import_marks",
@@ -247,6 +238,10 @@ export const makeWrites = (n: Names, notify: boolean): Writes => {
     "SELECT pg_notify(:channel, topic) FROM json_array_elements_text(:rows::json) AS t (topic)"
   )
   const isPostgres = n.engine === "postgres"
+  const noting =
+    (statement: Statement): Writes["note"] =>
+    (session, origin, kind, notes) =>
+      notes.length === 0 ? Effect.void : Effect.asVoid(session.execute(statement, { origin, kind, ...text(notes) }))
   return {
     lock: (session) =>
       isPostgres ? Effect.asVoid(session.execute(lock, { lock: `alkstore:import:${n.namespace}` })) : Effect.void,
@@ -255,11 +250,11 @@ export const makeWrites = (n: Names, notify: boolean): Writes => {
         session.execute(find, { origin, kind, ...text(sources) }),
         (found) => new Map(found.map((row) => [String(row.source), intOrNull(row.target_id)]))
       ),
-    note: (session, origin, kind, notes) =>
-      notes.length === 0 ? Effect.void : Effect.asVoid(session.execute(note, { origin, kind, ...text(notes) })),
+    note: noting(note),
+    noteAgain: noting(again),
     allocate: isPostgres ? postgresIds(n) : sqliteIds(n),
     ...keysOf(n),
-    ...whole(n),
+    ...makeSettings(n),
     add: adds(n),
     mark: (session, jobs) =>
       isPostgres && jobs.length > 0 ? Effect.asVoid(session.execute(mark, text(jobs))) : Effect.void,

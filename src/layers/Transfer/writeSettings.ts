@@ -1,0 +1,59 @@
+/**
+ * import: the statements for what there is one of by its name, queues' settings and schedules, where the target may have its own.
+ */
+import { Effect } from "effect"
+import { type Names, type Session, type Statement, statement } from "../engine.js"
+import { type Columns, columns, namesOf, rowsFrom, text } from "./columns.js"
+import type { Given, Writes } from "./write.js"
+
+export const makeSettings = (n: Names): Pick<Writes, "addQueues" | "addSchedules" | "moveSchedules"> => {
+  const rows = rowsFrom[n.engine]
+  const mine = columns.queue.map(([, column]) => column).filter((column) => column !== "name" && column !== "paused_at")
+  const queues = statement(
+    n,
+    "import_queues",
+    // A worker's word that was given here stands
+    `INSERT INTO ${n.queues} AS q (${namesOf(columns.queue)}, updated_at) SELECT ${namesOf(columns.queue)}, ${n.now} FROM ${rows("rows", columns.queue)} AS r WHERE true
+    ON CONFLICT (name) DO UPDATE SET ${mine.map((column) => `${column} = CASE WHEN q.defined_by = 'producer' THEN excluded.${column} ELSE q.${column} END`).join(", ")},
+      paused_at = coalesce(q.paused_at, excluded.paused_at), updated_at = excluded.updated_at`
+  )
+  const fields = columns.schedule
+    .map(([, column]) => column)
+    .filter((column) => column !== "name" && column !== "paused_at")
+  const schedules = statement(
+    n,
+    "import_schedules",
+    // One that was just put here, and has not come to a boundary, gives way
+    `INSERT INTO ${n.schedules} AS s (${namesOf(columns.schedule)}, fire_at, updated_at)
+    SELECT ${namesOf(columns.schedule)}, CASE WHEN paused_at IS NULL THEN next_at END, ${n.now} FROM ${rows("rows", columns.schedule)} AS r WHERE true
+    ON CONFLICT (name) DO UPDATE SET ${fields.map((column) => `${column} = excluded.${column}`).join(", ")}, updated_at = excluded.updated_at,
+      paused_at = coalesce(s.paused_at, excluded.paused_at), fire_at = CASE WHEN s.paused_at IS NULL THEN excluded.fire_at END
+    WHERE s.last_at IS NULL AND s.fired = 0
+    RETURNING name`
+  )
+  const times = ["cron", "time_zone", "every_ms", "anchor"]
+  const account = ["next_at", "last_at", "fired", "skipped", "live_jobs"]
+  // Under another name: what is returned must be said so that both engines know whose name it is
+  const moved: Columns = [
+    ["name", "moved", "text"],
+    ["noted", "noted", "big"],
+    ...columns.schedule.filter(([, column]) => column !== "name")
+  ]
+  const move = statement(
+    n,
+    "import_schedules_moved",
+    `UPDATE ${n.schedules} AS s SET ${account.map((column) => `${column} = r.${column}`).join(", ")},
+      fire_at = CASE WHEN s.paused_at IS NULL THEN r.next_at END, updated_at = ${n.now}
+    FROM ${rows("rows", moved)} AS r
+    WHERE s.name = r.moved AND s.fired + s.skipped = r.noted
+      AND ${times.map((column) => `s.${column} IS NOT DISTINCT FROM r.${column}`).join(" AND ")}
+    RETURNING name`
+  )
+  const namesIn = (statement: Statement) => (session: Session, given: ReadonlyArray<Given>) =>
+    Effect.map(session.execute(statement, text(given)), (found) => new Set(found.map((row) => String(row.name))))
+  return {
+    addQueues: (session, given) => Effect.asVoid(session.execute(queues, text(given))),
+    addSchedules: namesIn(schedules),
+    moveSchedules: namesIn(move)
+  }
+}

@@ -1,0 +1,207 @@
+/** Moving house in more than one go, back, to oneself, and from what is not whole: nothing is there twice, and nothing is missed. */
+import { Queue, Schedules, Transfer } from "alkstore"
+import { Chunk, Effect, Either, Schema, Stream } from "effect"
+import { describe, expect, it } from "vitest"
+import { exported, type House, housing, imported, ways } from "../support/houses.js"
+
+const open = housing("transfer-again")
+
+const Any = Queue.make("any", { payload: Schema.Unknown })
+const pulse = Schedules.make("pulse", { every: "1 hour", queue: Any, payload: "pulse", catchUp: "all" })
+const hour = 3_600_000
+
+const payloads = async (house: House) => (await house.run(Any.list())).map(({ payload }) => JSON.parse(payload))
+
+const boundaries = async (house: House) =>
+  (await house.run(Any.list())).map(({ headers }) => Date.parse(JSON.parse(headers ?? "{}")["alkstore-boundary"]))
+
+const fireDue = Effect.flatMap(Schedules.Schedules, (schedules) => schedules.fireDue)
+
+/** The next boundary of the schedule is this one. */
+const owes = ({ rows, table }: House, at: number) =>
+  rows(`UPDATE ${table("schedules")} SET next_at = ${at}, fire_at = ${at}`)
+
+const refusalOf = <A>(house: House, effect: Effect.Effect<A, unknown, Transfer.Transfer>) =>
+  house.run(Effect.map(Effect.flip(effect), (error) => (error as { readonly message: string }).message))
+
+describe.each(ways)("from %s to %s", (from, to) => {
+  it("boundaries that an older home fired since are not fired again (G182)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    await source.run(Schedules.put(pulse))
+    await source.run(Any.pause)
+    await target.run(imported(await source.run(exported())))
+    const last = hour * Math.floor(Date.now() / hour)
+    await owes(source, last - hour)
+    await owes(target, last - hour)
+    await source.run(fireDue)
+    expect(await boundaries(source)).toEqual([last - hour, last])
+    const records = await source.run(exported())
+    expect((await target.run(imported(records))).schedules).toEqual({ imported: 1, skipped: 0, refused: 0 })
+    expect((await target.run(imported(records))).schedules).toEqual({ imported: 0, skipped: 1, refused: 0 })
+    await target.run(fireDue)
+    expect(await boundaries(target)).toEqual([last - hour, last])
+    const [next] = await target.rows(`SELECT fire_at FROM ${target.table("schedules")}`)
+    expect(Number(next?.fire_at)).toBe(last + hour)
+  })
+
+  it("that both homes have fired is said (G182)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    await source.run(Schedules.put(pulse))
+    await source.run(Any.pause)
+    await target.run(imported(await source.run(exported())))
+    const last = hour * Math.floor(Date.now() / hour)
+    for (const house of [source, target]) {
+      await owes(house, last)
+      await house.run(fireDue)
+    }
+    const summary = await target.run(imported(await source.run(exported())))
+    expect(summary.schedules).toEqual({ imported: 0, skipped: 0, refused: 1 })
+    expect(summary.refusals).toMatchObject([{ type: "schedule", source: "pulse", reason: "schedule" }])
+    expect(summary.refusals[0]?.message).toContain("has fired where it comes from since")
+  })
+
+  it("a schedule that is paused in the target stays paused, one that was put there takes the rest over (G178)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    await source.run(Schedules.put(pulse))
+    await source.run(Any.pause)
+    await target.run(Schedules.put(pulse))
+    await target.run(Schedules.pause("pulse"))
+    const last = hour * Math.floor(Date.now() / hour)
+    await owes(source, last)
+    await target.run(imported(await source.run(exported())))
+    await target.run(fireDue)
+    expect(await payloads(target)).toEqual([])
+    await target.run(Schedules.resume("pulse"))
+    await target.run(fireDue)
+    expect(await payloads(target)).toEqual([])
+  })
+
+  it("nothing of an ordering key is taken over before a job that is refused (G178, G180)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    const keyed = { orderingKey: "k" }
+    await source.run(Any.enqueue(1, { ...keyed, dedupeKey: "held" }))
+    await source.run(Any.enqueue(2, { ...keyed, dedupeKey: "its own" }))
+    await source.run(
+      Any.enqueueMany(
+        Array.from({ length: 700 }, (_, n) => n + 3),
+        keyed
+      )
+    )
+    await source.run(Any.enqueue("other", { orderingKey: "other" }))
+    await source.run(Any.pause)
+    const holder = await target.run(Any.enqueue("holder", { dedupeKey: "held" }))
+    const records = await source.run(exported())
+    const first = await target.run(imported(records))
+    expect(first.jobs).toEqual({ imported: 1, skipped: 0, refused: 702 })
+    expect(new Set(first.refusals.map(({ reason }) => reason))).toEqual(new Set(["dedupeKey", "orderingKey"]))
+    expect(first.refusals[1]?.message).toContain("a job before it of its ordering key")
+    expect(await payloads(target)).toEqual(["holder", "other"])
+    // What stays holds no key here
+    expect(await target.run(Any.enqueue("free", { dedupeKey: "its own" }))).toMatchObject({ deduplicated: false })
+    await target.run(Any.clear)
+    expect(await target.run(Any.cancel(holder.id))).toBe("tooLate")
+    expect((await target.run(imported(records))).jobs).toEqual({ imported: 702, skipped: 1, refused: 0 })
+    expect((await target.run(Any.list({ limit: 1_000 }))).map(({ payload }) => Number(payload))).toEqual(
+      Array.from({ length: 702 }, (_, n) => n + 1)
+    )
+  })
+
+  it("is refused into the namespace that it comes from, and into one that it was taken over from (G179)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    await using third = await open(from)
+    await source.run(Any.enqueueMany([1, 2, 3]))
+    await source.run(Any.pause)
+    const records = await source.run(exported())
+    expect(await refusalOf(source, imported(records))).toContain("this very namespace")
+    await target.run(imported(records))
+    const back = await target.run(exported())
+    expect(await refusalOf(source, imported(back))).toContain("has taken over from this one")
+    // By way of another, too
+    await third.run(imported(back))
+    expect(await refusalOf(source, imported(await third.run(exported())))).toContain("has taken over from this one")
+    expect(await payloads(source)).toEqual([1, 2, 3])
+    expect(await payloads(third)).toEqual([1, 2, 3])
+  })
+})
+
+describe("what is not whole", () => {
+  const furnished = async (house: House) => {
+    await house.run(Any.enqueueMany([1, 2, 3, 4, 5]))
+    await house.run(Any.pause)
+    return house.run(Transfer.export().pipe(Transfer.toJsonLines, Stream.mkString))
+  }
+  const read = (text: string) => Transfer.import(Transfer.fromJsonLines(Stream.make(text)))
+
+  it("of which a line is missing anywhere is not complete (G179, G184)", async () => {
+    await using source = await open("sqlite")
+    const lines = (await furnished(source)).trimEnd().split("\n")
+    for (const [index, line] of lines.entries()) {
+      if (index === 0) continue
+      await using target = await open("sqlite")
+      const summary = await target.run(read(lines.filter((other) => other !== line).join("\n")))
+      expect(summary.complete).toBe(false)
+      expect((await target.run(read(lines.join("\n")))).complete).toBe(true)
+      expect((await payloads(target)).sort()).toEqual([1, 2, 3, 4, 5])
+    }
+  })
+
+  it("two exports in one stream are complete when both are (G179)", async () => {
+    await using source = await open("sqlite")
+    await using target = await open("sqlite")
+    const first = await furnished(source)
+    await source.run(Any.enqueueMany([6, 7]))
+    const second = await source.run(Transfer.export().pipe(Transfer.toJsonLines, Stream.mkString))
+    const cut = second.split("\n").slice(0, -3).join("\n")
+    expect((await target.run(read(`${first}${cut}\n`))).complete).toBe(false)
+    expect((await target.run(read(`${cut}\n${first}`))).complete).toBe(false)
+    expect((await target.run(read(`${first}${second}`))).complete).toBe(true)
+    expect(await payloads(target)).toEqual([1, 2, 3, 4, 5, 6, 7])
+    expect(await refusalOf(target, read(`${first}${second.split("\n")[2]}\n`))).toContain("header")
+  })
+
+  const changes: ReadonlyArray<readonly [type: string, property: string, value: unknown]> = [
+    ["job", "priority", 70_000],
+    ["job", "attempt", 5e12],
+    ["job", "attempt", -5],
+    ["job", "crashes", 3e9],
+    ["job", "maxAttempts", 0],
+    ["job", "holdsKey", true],
+    ["job", "payload", "not json"],
+    ["job", "payload", '"\ud800"'],
+    ["job", "headers", '{"a":1}'],
+    ["job", "errors", "{}"],
+    ["job", "dueAt", 1e15],
+    ["job", "dedupeScope", "running"],
+    ["queue", "onDead", "explode"],
+    ["queue", "retainDeadMillis", -1],
+    ["queue", "deadLetterQueue", "any"],
+    ["schedule", "catchUp", "some"],
+    ["schedule", "cron", "* * * * *"],
+    ["schedule", "lastError", "\u0000"],
+    ["schedule", "name", "x".repeat(600)]
+  ]
+
+  it.each(changes)(
+    "a %s whose %s is %j is refused with its line, or its place (G183)",
+    async (type, property, value) => {
+      await using source = await open("sqlite")
+      await using target = await open("sqlite")
+      await source.run(Schedules.put(pulse))
+      const lines = (await furnished(source)).trimEnd().split("\n")
+      const index = lines.findIndex((line) => line.startsWith(`{"type":"${type}"`))
+      const changed = { ...JSON.parse(lines[index] as string), [property]: value }
+      const text = lines.map((line, at) => (at === index ? JSON.stringify(changed) : line)).join("\n")
+      expect(await refusalOf(target, read(text))).toMatch(new RegExp(`^records: line ${index + 1} is not as expected`))
+      const records = Chunk.toReadonlyArray(await source.run(Stream.runCollect(Transfer.export())))
+      expect(await refusalOf(target, imported(records.map((record, at) => (at === index ? changed : record))))).toMatch(
+        new RegExp(`^records: record ${index + 1} is not as expected`)
+      )
+      expect(Either.isRight(await target.run(Effect.either(imported(records))))).toBe(true)
+    }
+  )
+})
