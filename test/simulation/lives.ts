@@ -12,6 +12,8 @@ const shown = 60
 
 export interface Total {
   lives: number
+  /** Virtual ones, rest not counted. */
+  days: number
   jobs: number
   boundaries: number
   calls: number
@@ -23,6 +25,7 @@ export interface Total {
 
 export const nothing = (): Total => ({
   lives: 0,
+  days: 0,
   jobs: 0,
   boundaries: 0,
   calls: 0,
@@ -36,7 +39,7 @@ const addCounts = (to: Record<string, number>, counts: Iterable<readonly [string
 }
 
 const add = (to: Total, more: Total): void => {
-  for (const key of ["lives", "jobs", "boundaries", "calls"] as const) to[key] += more[key]
+  for (const key of ["lives", "days", "jobs", "boundaries", "calls"] as const) to[key] += more[key]
   addCounts(to.ends, Object.entries(more.ends))
   addCounts(to.faults, Object.entries(more.faults))
   to.failure ??= more.failure
@@ -61,7 +64,7 @@ export const live = (seed: number, long: boolean): Total => {
   const report = attempt(seed, long)
   const total = nothing()
   const { boundaries, calls, jobs } = report
-  Object.assign(total, { lives: 1, jobs, boundaries, calls })
+  Object.assign(total, { lives: 1, days: lifeOf(seed, long).days, jobs, boundaries, calls })
   addCounts(total.ends, report.ends)
   addCounts(total.faults, report.faults)
   if (report.errors.length > 0) total.failure = told(report, seed, long)

@@ -44,9 +44,11 @@ export interface Report {
   readonly drained: number
 }
 
-/** What a life of each form is like. */
-export const lifeOf = (seed: number, long: boolean): Life =>
-  long ? { seed, days: 1, calls: 400, troubles: 120 } : { seed, days: 0.06, calls: 700, troubles: 200 }
+/** What a life of each form is like: of the long form every tenth is long, so that what takes days has its time. */
+export const lifeOf = (seed: number, long: boolean): Life => {
+  if (!long) return { seed, days: 0.036, calls: 700, troubles: 200 }
+  return seed % 10 === 0 ? { seed, days: 2, calls: 200, troubles: 60 } : { seed, days: 0.15, calls: 500, troubles: 150 }
+}
 
 /** Things that happen again and again, as chance will have it. */
 const recurring = (world: World, until: number, perDay: number, happen: () => void): void => {

@@ -13,17 +13,16 @@ import { hostCount } from "./fleet.js"
 import { liveHere, liveSpread, range, type Total } from "./lives.js"
 import { lifeOf, simulate } from "./simulate.js"
 
-const seeds = runs(120, 1_000)
-const { days } = lifeOf(first, isLong)
+const seeds = runs(200, 1_000)
 
 const list = (counts: Record<string, number>) =>
   Object.entries(counts)
     .map(([kind, count]) => `${count} ${kind}`)
     .join(", ")
 
-const summary = ({ boundaries, calls, ends, faults, jobs, lives }: Total) =>
+const summary = ({ boundaries, calls, days, ends, faults, jobs, lives }: Total) =>
   [
-    `simulation: ${lives} seeds (from ${first}), ${hostCount} hosts, ${Math.round(lives * days)} days of life`,
+    `simulation: ${lives} seeds (from ${first}), ${hostCount} hosts, ${Math.round(days)} days of life`,
     `${jobs} jobs (${list(ends)}), lost 0`,
     `${boundaries} boundaries fired`,
     `${calls} calls`,
