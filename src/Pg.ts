@@ -12,6 +12,7 @@ import { checkUrl } from "./layers/Database/connectionUrl.js"
 import { makePgConnections, type PgSettings } from "./layers/Database/PgConnections.js"
 import { makePgDatabase } from "./layers/Database/PgDatabase.js"
 import { postgresNames } from "./layers/engine.js"
+import { makeInnerScopes } from "./layers/innerScopes.js"
 import * as SqlLock from "./layers/Lock/SqlLock.js"
 import { migrate } from "./layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "./layers/Queue/SqlQueue.js"
@@ -171,16 +172,18 @@ const make = (options: Options, seams: Seams) =>
             echoes
           }))
     const base = Layer.merge(wake, Layer.succeed(Clock, clock))
+    const inner = makeInnerScopes()
     const engine = Layer.provideMerge(
       Layer.mergeAll(
-        SqlQueue.layer(db, { notify, echoes }),
+        SqlQueue.layer(db, { notify, echoes, innerScope: inner.open }),
         SqlLock.layer(db),
         SqlSchedules.layer(db, { notify }),
         SqlTransfer.layer(db, { notify })
       ),
       base
     )
-    const maintenance = Layer.merge(
+    const maintenance = Layer.mergeAll(
+      inner.layer,
       sweeper === undefined ? Layer.empty : Sweeper.layer(sweeper),
       options.scheduler === false ? Layer.empty : Scheduler.layer
     )

@@ -13,6 +13,7 @@ import type { Database } from "./layers/Database/Database.js"
 import { makeFileClient } from "./layers/Database/fileClient.js"
 import { makeSqliteDatabase, prepareSqlite, type SqliteSettings } from "./layers/Database/SqliteDatabase.js"
 import { type Names, sqliteNames } from "./layers/engine.js"
+import { type InnerScopes, makeInnerScopes } from "./layers/innerScopes.js"
 import * as SqlLock from "./layers/Lock/SqlLock.js"
 import { migrate } from "./layers/Queue/migrations/migrate.js"
 import * as SqlQueue from "./layers/Queue/SqlQueue.js"
@@ -94,9 +95,12 @@ const wakeLayer = (
 }
 
 /** @internal */
-export const services = (db: Database): Layer.Layer<Queue | Lock | Schedules | Transfer, never, Wake | Clock> =>
+export const services = (
+  db: Database,
+  innerScope?: InnerScopes["open"]
+): Layer.Layer<Queue | Lock | Schedules | Transfer, never, Wake | Clock> =>
   Layer.mergeAll(
-    SqlQueue.layer(db, { notify: false }),
+    SqlQueue.layer(db, { notify: false, innerScope }),
     SqlLock.layer(db),
     SqlSchedules.layer(db, { notify: false }),
     SqlTransfer.layer(db, { notify: false })
@@ -139,8 +143,10 @@ const make = (options: Options, seams: Seams) =>
       seams.wake ?? wakeLayer(sql.config.filename, names, poll, options.watch),
       Layer.succeed(Clock, clock)
     )
-    const engine = Layer.provideMerge(services(db), base)
-    const maintenance = Layer.merge(
+    const inner = makeInnerScopes()
+    const engine = Layer.provideMerge(services(db, inner.open), base)
+    const maintenance = Layer.mergeAll(
+      inner.layer,
       sweeper === undefined ? Layer.empty : Sweeper.layer(sweeper),
       options.scheduler === false ? Layer.empty : Scheduler.layer
     )

@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import { Context, type Effect } from "effect"
+import { Context, type Effect, type Scope } from "effect"
 import type { EnqueueUncertain, ForeignTransaction, InvalidArgument, StoreError, TransactionOpen } from "./Errors.js"
 import type { LiveRow } from "./JobRows.js"
 import type { JobState } from "./JobState.js"
@@ -234,6 +234,8 @@ export interface Service extends Operations {
    * until it has ended. True on SQLite, whose client has one connection; false on PostgreSQL.
    */
   readonly singleWriter: boolean
+  /** Opens a scope that is closed with the engine's Layer, before anything of it is, unless it was closed before. */
+  readonly innerScope: Effect.Effect<Scope.CloseableScope>
   /** Milliseconds on this process's monotonic clock: see `ClaimedRow.claimedMonotonic`. */
   readonly monotonic: Effect.Effect<number>
 }

@@ -73,13 +73,31 @@ export type Settlement =
     }
 
 /**
- * What came of a settle: `done`; `gone`: no such live job (any more); `lost`: the job is live, but not under this
- * token; `busy`: somebody has the row locked at this moment, try again.
+ * What came of a settle: `done`; `cancelled`: it was to go back, and a cancel had been asked for, so it is dead; `gone`: no such
+ * live job (any more); `lost`: the job is live, but not under this token; `busy`: somebody has the row locked at this moment, try
+ * again.
  *
  * @since 0.1.0
  * @category models
  */
-export type SettleOutcome = "done" | "gone" | "lost" | "busy"
+export type SettleOutcome = "done" | "cancelled" | "gone" | "lost" | "busy"
+
+/**
+ * What becomes of a job that was to go back, and that a cancel has been asked for.
+ *
+ * @since 0.1.0
+ * @category transitions
+ */
+export const cancelledInstead = (settlement: Settlement): Settlement =>
+  settlement._tag === "Return"
+    ? {
+        _tag: "Bury",
+        id: settlement.id,
+        token: settlement.token,
+        reason: "cancelled",
+        history: settlement.history
+      }
+    : settlement
 
 /**
  * The default delay after the n-th failure, before jitter: 1 s, doubled each time, at most 24 h.

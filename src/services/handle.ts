@@ -67,10 +67,13 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
   const settle = (settlement: () => Settlement.Settlement): Effect.Effect<void, SettleError> =>
     Effect.suspend(() => {
       const wanted = settlement()
-      const settled = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) =>
-        outcome === "done" ? Effect.sync(() => hooks.onSettled?.(wanted)) : Effect.fail(leaseLost(row))
-      )
-      return settling(row, wanted, hooks.onSettled !== undefined, settled)
+      const settled = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) => {
+        if (outcome !== "done" && outcome !== "cancelled") return Effect.fail(leaseLost(row))
+        const done = outcome === "done" ? wanted : Settlement.cancelledInstead(wanted)
+        hooks.onSettled?.(done)
+        return Effect.succeed(done)
+      })
+      return Effect.asVoid(settling(row, wanted, hooks.onSettled !== undefined, settled))
     })
   const now = Effect.map(queue.monotonic, (at) => Math.floor(row.claimedAt + at - row.claimedMonotonic))
   const lease = {
@@ -117,6 +120,7 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
         const wanted = Settlement.undecodable(row, at, message)
         return Effect.map(queue.settle(row.queue, [wanted]), ([outcome]) => {
           if (outcome === "done") countSettled(row, wanted)
+          if (outcome === "cancelled") countSettled(row, Settlement.cancelledInstead(wanted))
         })
       })
   }

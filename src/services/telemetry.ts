@@ -253,14 +253,14 @@ const wordOf = (row: ClaimedRow, settlement: Settlement): "ack" | "retry" | "rel
         : "retry"
 
 /** A settle by hand as a client's span: `ack`, `retry`, `release` or `fail`. Counted unless a worker counts it. */
-export const settling = <A, E, R>(
+export const settling = <E, R>(
   row: ClaimedRow,
   settlement: Settlement,
   byWorker: boolean,
-  settle: Effect.Effect<A, E, R>
-): Effect.Effect<A, E, R> =>
-  Effect.withFiberRuntime<A, E, R>((fiber) => {
-    const counted = byWorker ? settle : Effect.tap(settle, () => Effect.sync(() => countSettled(row, settlement)))
+  settle: Effect.Effect<Settlement, E, R>
+): Effect.Effect<Settlement, E, R> =>
+  Effect.withFiberRuntime<Settlement, E, R>((fiber) => {
+    const counted = byWorker ? settle : Effect.tap(settle, (done) => Effect.sync(() => countSettled(row, done)))
     if (!isFiberTraced(fiber)) return counted
     const word = wordOf(row, settlement)
     const given = messages(attributes(row.queue, word, "settle"), [row])

@@ -4,7 +4,7 @@
  *
  * @since 0.1.0
  */
-import { Deferred, Effect, Fiber, Layer, type Scope } from "effect"
+import { Deferred, Effect, Fiber, Layer, Scope } from "effect"
 import type { Clock } from "../services/Clock.js"
 import type { InvalidArgument } from "../services/Errors.js"
 import type { Definition } from "../services/Queue.js"
@@ -62,7 +62,8 @@ export const layer = <
   Layer.scopedDiscard(make(queue, options)) as Layer.Layer<never, InvalidArgument, Needs<R | NeedOf<H>>>
 
 /**
- * Starts a worker that lives as long as the calling fiber, and drains when that ends.
+ * Starts a worker that lives as long as the calling fiber and the engine's Layer: it drains when the first of both ends. What its
+ * handlers need besides may be closed by then; a worker that is to outlive nothing of it is a `layer`.
  *
  * @since 0.1.0
  * @category constructors
@@ -79,12 +80,16 @@ export const fork = <
   options: Options<A, E, R, H, B>
 ): Effect.Effect<Worker, InvalidArgument, Needs<R | NeedOf<H>>> =>
   Effect.gen(function* () {
+    const { innerScope } = yield* Queue
     const started = yield* Deferred.make<Worker, InvalidArgument>()
-    const life = Effect.scoped(
-      Effect.matchCauseEffect(make(queue, options), {
-        onFailure: (cause) => Deferred.failCause(started, cause),
-        onSuccess: (worker) => Effect.zipRight(Deferred.succeed(started, worker), Effect.never)
-      })
+    const life = Effect.acquireUseRelease(
+      innerScope,
+      (scope) =>
+        Effect.matchCauseEffect(Scope.extend(make(queue, options), scope), {
+          onFailure: (cause) => Deferred.failCause(started, cause),
+          onSuccess: (worker) => Effect.zipRight(Deferred.succeed(started, worker), Effect.never)
+        }),
+      Scope.close
     ) as Effect.Effect<unknown, never, Needs<R | NeedOf<H>>>
     // Also in an uninterruptible region, whose fiber waits at its end for this one to end
     const fiber = yield* Effect.fork(Effect.interruptible(life))

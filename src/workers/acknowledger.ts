@@ -7,7 +7,7 @@ import { outageRetry } from "../schedule/Polling.js"
 import { retryWhile } from "../schedule/retryWhile.js"
 import type { StoreError } from "../services/Errors.js"
 import { errorsOf, jobError } from "../services/History.js"
-import type { Settlement, SettleOutcome } from "../services/Settlement.js"
+import { cancelledInstead, type Settlement, type SettleOutcome } from "../services/Settlement.js"
 import { forget, type Held, type WorkerState } from "./held.js"
 import { renew } from "./leaseKeeper.js"
 import { ceases, failing, works } from "./outage.js"
@@ -55,8 +55,9 @@ const answered = (state: WorkerState, held: Held, outcome: SettleOutcome): void 
   }
   // Settled by its own handler, in its transaction, or by a settle of ours whose answer was lost: not a loss
   const known = [held.settledByHand, held.sent ? held.settlement : undefined].find((s) => explains(s, outcome))
-  if (outcome === "done" || known !== undefined) {
-    conclude(state, held, known ?? (held.settlement as Settlement))
+  const settlement = known ?? (held.settlement as Settlement)
+  if (outcome === "done" || outcome === "cancelled" || known !== undefined) {
+    conclude(state, held, outcome === "cancelled" ? cancelledInstead(settlement) : settlement)
     return
   }
   forget(state, held)
@@ -184,7 +185,8 @@ export const acknowledger = (state: WorkerState): Effect.Effect<never> =>
     const putBack = Effect.sync(
       () => void state.toSettle.unshift(...batch.filter((held) => state.held.get(held.row.token) === held))
     )
-    yield* Effect.onError(flush(state, batch), () => putBack)
+    const flushed = Effect.suspend(() => flush(state, batch))
+    yield* Effect.onError(flushed, () => putBack)
     // What came back is locked by somebody at this moment: leave it a little
     if (state.toSettle.length > 0 && state.toSettle.every((held) => batch.includes(held)))
       yield* Effect.sleep(lockedRetryMillis)

@@ -239,7 +239,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       state.telemetry.waits(false)
       return yield* state.room.await
     }
-    const result = yield* Effect.orElse(
+    const result = yield* Effect.catchAll(
       retryWhile(Effect.tapError(claim(limit, ahead), outage), outageRetry, () => true),
       () => Effect.never
     )

@@ -89,6 +89,8 @@ export interface WorkerState {
   meanRun: number | undefined
   /** Mean size of a payload, in characters. */
   meanSize: number
+  /** Monotonic milliseconds. */
+  readonly startedAt: number
   lastClaim: number | undefined
   lastRenewal: number | undefined
   /** What fails and is tried again: see `outage`. */

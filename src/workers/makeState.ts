@@ -60,6 +60,7 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       counters: { acked: 0, retried: 0, released: 0, dead: 0, lost: 0 },
       meanRun: undefined,
       meanSize: 0,
+      startedAt: yield* clock.monotonic,
       lastClaim: undefined,
       lastRenewal: undefined,
       failing: new Map(),

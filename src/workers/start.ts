@@ -153,7 +153,7 @@ const defining = (
   loop: Effect.Effect<never>,
   fail: (reason: string) => Effect.Effect<void>
 ): Effect.Effect<never> =>
-  state.queue.define(settings, "worker").pipe(
+  Effect.suspend(() => state.queue.define(settings, "worker")).pipe(
     Effect.tapError((error) => (error.retryable ? failing(state, "storing its settings", error) : Effect.void)),
     Effect.retry({ schedule: outageRetry, while: (error) => error.retryable }),
     Effect.matchEffect({

@@ -21,11 +21,10 @@ export const statusOf = (state: WorkerState): Status => ({
 })
 
 /** A fetcher that is not busy claims at least once per poll interval; three missed ones are a problem. */
-const staleClaim = (state: WorkerState, ago: number | undefined, wakes: WakeState): boolean =>
+const staleClaim = (state: WorkerState, now: number, wakes: WakeState): boolean =>
   state.state === "running" &&
   state.running < state.policy.concurrency &&
-  ago !== undefined &&
-  ago > 3 * restMillis(state.wake, wakes, false) + 1_000
+  now - (state.lastClaim ?? state.startedAt) > 3 * restMillis(state.wake, wakes, false) + 1_000
 
 export const healthOf = (state: WorkerState): Effect.Effect<Health> =>
   Effect.gen(function* () {
@@ -36,7 +35,7 @@ export const healthOf = (state: WorkerState): Effect.Effect<Health> =>
     const problems = [
       ...(state.state === "failed" || state.state === "stopped" ? [`the worker has ${state.state}`] : []),
       ...[...state.failing].map(([doing, { message }]) => `${doing} fails: ${message}`),
-      ...(staleClaim(state, lastClaimMillisAgo, wakes) ? ["the fetcher has not claimed for three poll intervals"] : []),
+      ...(staleClaim(state, now, wakes) ? ["the fetcher has not claimed for three poll intervals"] : []),
       ...(state.stuck === 0 ? [] : [`${state.stuck} handlers ignore their interruption`])
     ]
     return {

@@ -14,7 +14,10 @@ export const reasonOf = (cause: Cause.Cause<unknown>): string => {
   }
 }
 
-/** Runs a loop that should never end; started again, by a Schedule, when it dies. Untraced. */
+/**
+ * Runs a loop that should never end; started again, by a Schedule, when it dies, or when something in it interrupts itself: of its
+ * own end, an interrupt from outside, it is not asked. Untraced.
+ */
 export const supervise = (
   name: string,
   loop: Effect.Effect<never>,
@@ -22,15 +25,13 @@ export const supervise = (
 ): Effect.Effect<void> =>
   Effect.sandbox(loop).pipe(
     Effect.tapError((cause) =>
-      Cause.isInterruptedOnly(cause)
-        ? Effect.void
-        : Effect.zipRight(
-            Effect.sync(() => died(name, reasonOf(cause))),
-            Effect.catchAllCause(Effect.logError(`${name} died and is started again`, cause), () => Effect.void)
-          )
+      Effect.zipRight(
+        Effect.sync(() => died(name, reasonOf(cause))),
+        Effect.catchAllCause(Effect.logError(`${name} died and is started again`, cause), () => Effect.void)
+      )
     ),
-    Effect.retry({ schedule: reconnect, while: (cause) => !Cause.isInterruptedOnly(cause) }),
-    // All that is left is the interruption that ends a worker
+    Effect.retry(reconnect),
+    // The Schedule has no end
     Effect.either,
     Effect.asVoid,
     Effect.withTracerEnabled(false)

@@ -581,6 +581,25 @@ export const orderingSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect(
+      "onDead block: one that expires in the middle holds what is behind it, and nothing before it (G165)",
+      () =>
+        Effect.gen(function* () {
+          const queue = freshQueue({ onDead: "block" })
+          yield* queue.enqueueMany([1, 2], k)
+          yield* queue.enqueue(3, { ...k, expires: "1 second" })
+          yield* queue.enqueue(4, k)
+          const head = yield* claimOne(queue, { visibilityTimeout: "1 hour" })
+          yield* TestClock.adjust("1 second")
+          yield* sweep(queue)
+          yield* head.ack
+          expect(yield* drain(queue)).toEqual([2])
+          yield* expectNone(queue)
+          yield* queue.deadLetters.requeue({ reason: "expired" })
+          expect(yield* drain(queue)).toEqual([3, 4])
+        })
+    )
+
     it.effect("onDead block: two letters of a key hold it until both are gone, and come back in order (G165)", () =>
       Effect.gen(function* () {
         const queue = freshQueue({ onDead: "block" })

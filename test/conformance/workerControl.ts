@@ -1,7 +1,7 @@
 /** What is asked of workers from outside: cancellations and pauses for the whole fleet. */
-import { type Job, Lock, Queue } from "alkstore"
+import { Job, Lock, Queue, Telemetry } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Effect, Exit, Fiber, Schedule, Schema } from "effect"
+import { Effect, Exit, Fiber, Metric, Schedule, Schema } from "effect"
 import { expect } from "vitest"
 import {
   claimOne,
@@ -94,6 +94,41 @@ export const workerControlSuite: Suite = (engine, options) => {
         yield* failsWith(job.ack, "LeaseLost")
       })
     )
+
+    const endings: Readonly<Record<string, (job: Job.Job<unknown>) => Effect.Effect<unknown, unknown>>> = {
+      fails: () => Effect.fail("no"),
+      snoozes: () => Job.snooze("1 minute"),
+      "releases it": ({ release }) => release,
+      "retries it": ({ retry }) => retry({ delay: "1 minute" })
+    }
+    for (const [how, end] of Object.entries(endings)) {
+      it.effect(
+        `that is not heard of before the handler ${how}: it died, and is told and counted so (G77, G140, G185)`,
+        () =>
+          Effect.gen(function* () {
+            const queue = freshQueue()
+            const deaf = Effect.succeed({ cancelled: [], paused: false })
+            const { of, tags, worker } = yield* withQueue(
+              () => ({ signals: () => deaf }),
+              observe(queue, {
+                handler: (job): Effect.Effect<unknown, unknown> => Effect.zipRight(Effect.sleep("2 seconds"), end(job)),
+                retry: Schedule.spaced("1 minute")
+              })
+            )
+            const { id } = yield* queue.enqueue(1)
+            yield* Testing.advance("1 second")
+            expect(yield* queue.cancel(id)).toBe("requested")
+            yield* Testing.advance("2 seconds")
+            expect(yield* onlyLetter(queue)).toMatchObject({ id, reason: "cancelled" })
+            expect(of("Died")).toMatchObject([{ reason: "cancelled" }])
+            expect(tags().filter((tag) => tag === "Retried" || tag === "Released")).toEqual([])
+            expect(yield* worker.status).toMatchObject({ dead: 1, retried: 0, released: 0, lost: 0 })
+            const counters = Telemetry.metrics(queue.name)
+            const counts = [counters.dead("cancelled"), counters.retried, counters.released]
+            expect((yield* Effect.forEach(counts, Metric.value)).map(({ count }) => count)).toEqual([1, 0, 0])
+          })
+      )
+    }
 
     it.effect("of a job whose worker died: dead when the lease has ended (G185)", () =>
       Effect.gen(function* () {

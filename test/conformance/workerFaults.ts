@@ -1,8 +1,8 @@
 /** Bad days: a database that is gone for a while, answers that are lost, fibers of the worker that die. */
 import { SqlClient } from "@effect/sql"
-import { Errors, Queue, Worker } from "alkstore"
+import { Errors, Queue, Wake, Worker } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Effect, Schedule } from "effect"
+import { Duration, Effect, Schedule } from "effect"
 import { expect } from "vitest"
 import {
   deadRows,
@@ -17,18 +17,33 @@ import {
 } from "./support.js"
 import { eventually, gone, numbers, observe, passing, withQueue } from "./workerSupport.js"
 
-type Verb = "claim" | "renew" | "settle"
+type Verb = "claim" | "renew" | "settle" | "define"
 
 /** Before each call of a verb, its number from 0 on decides whether something else happens instead. */
 const before =
   (plan: Partial<Record<Verb, (call: number) => Effect.Effect<unknown, Errors.StoreError>>>) =>
   (real: Queue.Service): Partial<Queue.Service> => {
-    const calls = { claim: 0, renew: 0, settle: 0 }
+    const calls = { claim: 0, renew: 0, settle: 0, define: 0 }
     const first = (verb: Verb) => Effect.suspend(() => plan[verb]?.(calls[verb]++) ?? Effect.void)
     return {
+      define: (settings, by) => Effect.zipRight(first("define"), real.define(settings, by)),
       claim: (request) => Effect.zipRight(first("claim"), real.claim(request)),
       renew: (renewals) => Effect.zipRight(first("renew"), real.renew(renewals)),
       settle: (queue, settlements, how) => Effect.zipRight(first("settle"), real.settle(queue, settlements, how))
+    }
+  }
+
+/** A call of a verb, by its number, throws instead of answering an effect. */
+const throwing =
+  (verb: Verb, at: number) =>
+  (real: Queue.Service): Partial<Queue.Service> => {
+    let calls = 0
+    const call = real[verb] as (...given: ReadonlyArray<unknown>) => unknown
+    return {
+      [verb]: (...given: ReadonlyArray<unknown>) => {
+        if (calls++ === at) throw new Error("thrown")
+        return call(...given)
+      }
     }
   }
 
@@ -38,16 +53,20 @@ const refusal = (operation: string) =>
 export const workerFaultsSuite: Suite = (engine, options) => {
   virtual(engine, options, "a worker on a bad day", (it) => {
     for (const verb of ["claim", "renew", "settle"] as const) {
-      for (const [how, bad] of [
-        ["a defect", Effect.die("boom")],
-        ["a hostile defect", Effect.die(hostile())]
+      const second = (bad: Effect.Effect<never>) =>
+        before({ [verb]: (call: number) => (call === 1 ? bad : Effect.void) })
+      for (const [how, replace] of [
+        ["a defect", second(Effect.die("boom"))],
+        ["a hostile defect", second(Effect.die(hostile()))],
+        ["an interrupt of its own", second(Effect.interrupt)],
+        ["a throw", throwing(verb, 1)]
       ] as const) {
         it.effect(`${how} in ${verb}: the fiber is started again, no job is lost or run twice (G74)`, () =>
           Effect.gen(function* () {
             const queue = freshQueue()
             let runs = 0
             const { of, worker } = yield* withQueue(
-              before({ [verb]: (call: number) => (call === 1 ? bad : Effect.void) }),
+              replace,
               observe(queue, {
                 handler: () =>
                   Effect.zipRight(
@@ -70,6 +89,39 @@ export const workerFaultsSuite: Suite = (engine, options) => {
         )
       }
     }
+
+    for (const [how, replace] of [
+      ["an interrupt of its own", before({ define: (call) => (call === 0 ? Effect.interrupt : Effect.void) })],
+      ["a throw", throwing("define", 0)]
+    ] as const) {
+      it.effect(`${how} where it gives its word on the queue: it is started again, and works (G74)`, () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const { of, worker } = yield* withQueue(replace, observe(queue, { handler: () => Effect.void }))
+          yield* queue.enqueue(1)
+          yield* Testing.advance("20 seconds")
+          yield* expectEmpty(queue)
+          expect(of("Acked")).toHaveLength(1)
+          expect(yield* worker.health).toMatchObject({ healthy: true })
+        })
+      )
+    }
+
+    it.effect("one that has never claimed, and should have, says so (G77)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const wake = yield* Wake.Wake
+        const polls = { ...wake, pollInterval: Duration.seconds(1), liveInterval: undefined }
+        const { worker } = yield* withQueue(
+          () => ({ claim: () => Effect.never }),
+          Effect.provideService(observe(queue, { handler: () => Effect.void }), Wake.Wake, polls)
+        )
+        yield* Testing.advance("10 minutes")
+        const { healthy, lastClaimMillisAgo, problems } = yield* worker.health
+        expect({ healthy, lastClaimMillisAgo }).toEqual({ healthy: false, lastClaimMillisAgo: undefined })
+        expect(problems.join()).toContain("has not claimed")
+      })
+    )
 
     it.effect("the database gone: it says so, waits, comes back; what ended meanwhile is acked once (G43, G75)", () =>
       Effect.gen(function* () {

@@ -9,13 +9,9 @@ export const advance = (state: State, queue: QueueName, orderingKey: string | nu
   if (lane.some((job) => job.open)) return
   const [first] = lane.sort((a, b) => a.uid - b.uid)
   if (first === undefined) return
-  // A job that was requeued goes before the letters of jobs after it
+  // A job goes before the letters of jobs after it
   first.open = !state.dead.some(
-    (letter) =>
-      letter.holds &&
-      letter.queue === queue &&
-      letter.orderingKey === orderingKey &&
-      (first.history.length === 0 || letter.uid < first.uid)
+    (letter) => letter.holds && letter.queue === queue && letter.orderingKey === orderingKey && letter.uid < first.uid
   )
 }
 

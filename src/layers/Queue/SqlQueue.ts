@@ -1,7 +1,7 @@
 /**
  * The Queue service over a Database: implemented once for both engines, out of the verbs in `statements/`.
  */
-import { Effect, Layer } from "effect"
+import { Effect, Layer, Scope } from "effect"
 import { Clock } from "../../services/Clock.js"
 import { EnqueueUncertain, InvalidArgument, StoreError } from "../../services/Errors.js"
 import {
@@ -273,6 +273,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       detached,
       holdsWriteLock: db.holdsWriteLock,
       singleWriter: db.names.engine === "sqlite",
+      innerScope: options.innerScope ?? Scope.make(),
       monotonic: clock.monotonic
     } satisfies Service
   })

@@ -1,6 +1,7 @@
 /**
  * The verbs of one namespace, their statements compiled once.
  */
+import type { Effect, Scope } from "effect"
 import type { Database } from "../Database/Database.js"
 import { type Statement, statement } from "../engine.js"
 import type { Echoes } from "../Wake/echoes.js"
@@ -22,6 +23,8 @@ export interface SqlQueueOptions {
   readonly notify: boolean
   /** Whom to tell of notifications that this process need not hear. */
   readonly echoes?: Echoes | undefined
+  /** See the service; default: one that is closed by nobody else. */
+  readonly innerScope?: Effect.Effect<Scope.CloseableScope> | undefined
 }
 
 export interface Verbs {

@@ -287,5 +287,6 @@ export const queueCases: Omit<CasesOf<Queue.Service>, keyof Operations> = {
   ],
   detached: silent(() => Effect.map(store, (service) => service.detached(Effect.void))),
   holdsWriteLock: silent(() => Effect.map(store, (service) => service.holdsWriteLock)),
+  innerScope: silent(() => Effect.map(store, (service) => service.innerScope)),
   monotonic: silent(() => Effect.map(store, (service) => service.monotonic))
 }

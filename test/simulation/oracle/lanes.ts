@@ -22,8 +22,7 @@ export const makeLanes = (court: Court) => {
       else if (other !== id && court.jobs.get(other)?.holder !== undefined)
         court.wrong(`${by.name} claims ${id} of ${key} while ${other} is leased`)
     for (const letter of setOf(blocks, key))
-      if (letter < id || row.history === null)
-        court.wrong(`${by.name} claims ${id} of ${key}, which letter ${letter} holds`)
+      if (letter < id) court.wrong(`${by.name} claims ${id} of ${key}, which letter ${letter} holds`)
   }
 
   const look = (scene: Scene, { after, before, table }: Change): void => {

@@ -42,12 +42,12 @@ export interface Lanes {
 }
 
 /**
- * Nobody of this key is unblocked, and no dead letter holds it. A job that was requeued goes before letters of jobs after
- * it: at the head it waits for nobody. A LIMIT keeps a planner from reading whole tables.
+ * Nobody of this key is unblocked, and no dead letter of a job before it holds it: one that was requeued, or that others behind it
+ * have overtaken by expiring, waits for nobody at the head. A LIMIT keeps a planner from reading whole tables.
  */
 const free = (n: Names, queue: string, key: string, job: string): string =>
   `(SELECT 1 FROM ${n.jobs} h WHERE h.queue = ${queue} AND h.ordering_key = ${key} AND h.ordering_key IS NOT NULL AND h.visible_at IS NOT NULL LIMIT 1) IS NULL
-      AND (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key} AND (${job}history IS NULL OR b.letter_id < ${job}id) LIMIT 1) IS NULL`
+      AND (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key} AND b.letter_id < ${job}id LIMIT 1) IS NULL`
 
 /**
  * One pass at a time per queue, by a lock that ends with the statement's transaction: two passes with different
@@ -76,7 +76,7 @@ const postgres = (n: Names, notify: boolean): Lanes => {
       ) m WHERE p.n < ${marksPerPass} AND m.queue = p.queue
     ), heads AS MATERIALIZED (
       SELECT f.id, k.ordering_key FROM (SELECT DISTINCT ordering_key FROM marks WHERE n > 0) k CROSS JOIN LATERAL (
-        SELECT j.id, j.queue, j.ordering_key, j.history FROM ${n.jobs} j
+        SELECT j.id, j.queue, j.ordering_key FROM ${n.jobs} j
         WHERE j.ordering_key IS NOT NULL AND (j.queue, j.ordering_key, j.id) > (:queue, k.ordering_key, 0)
         ORDER BY j.queue, j.ordering_key, j.id LIMIT 1
       ) f WHERE f.queue = :queue AND f.ordering_key = k.ordering_key AND ${free(n, ":queue", "k.ordering_key", "f.")}

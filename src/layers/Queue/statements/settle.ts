@@ -5,7 +5,7 @@
  */
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
-import type { Settlement, SettleOutcome } from "../../../services/Settlement.js"
+import { cancelledInstead, type Settlement, type SettleOutcome } from "../../../services/Settlement.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { both, gone, held, leases, makeAck } from "./ackPostgres.js"
 import { addDone, type Done, isDone, whyNot } from "./byToken.js"
@@ -49,10 +49,13 @@ const byTag = (settlements: ReadonlyArray<Settlement>) => ({
 const outcomes = (
   settlements: ReadonlyArray<Settlement>,
   done: Done,
+  cancelled: Done,
   left: ReadonlyArray<Row>
 ): ReadonlyArray<SettleOutcome> => {
   const missed = whyNot(left)
-  return settlements.map((settlement) => (isDone(done, settlement) ? "done" : missed(settlement)))
+  return settlements.map((settlement) =>
+    isDone(done, settlement) ? "done" : isDone(cancelled, settlement) ? "cancelled" : missed(settlement)
+  )
 }
 
 const allDone = (settlements: ReadonlyArray<Settlement>): Settled => ({
@@ -149,29 +152,32 @@ const postgres: Settle = (n, notify) => {
       const done = addDone(new Map(), rows)
       const missed = settlements.filter((s) => !isDone(done, s))
       let left = missed.length === 0 ? [] : yield* session.execute(look, { ids: missed.map((s) => s.id) })
-      const cancelled = toCancel(missed, left)
-      if (cancelled.length > 0) {
-        const more = (yield* apply(session, queue, cancelled, options)) ?? []
+      const asked = toCancel(missed, left)
+      const cancelled: Done = new Map()
+      if (asked.length > 0) {
+        const more = (yield* apply(session, queue, asked, options)) ?? []
         rows.push(...more)
-        addDone(done, more)
-        left = left.filter((row) => !done.has(int(row.id)))
+        addDone(cancelled, more)
+        left = left.filter((row) => !cancelled.has(int(row.id)))
       }
       const woken = new Set<string>()
       if (settlements.some((s) => s._tag === "Return" && isDone(done, s))) woken.add(queue)
       for (const name of rows.flatMap(envelopeQueues)) woken.add(name)
-      return { outcomes: outcomes(settlements, done, left), woken, keyed: rows.some((row) => row.keyed === true) }
+      return {
+        outcomes: outcomes(settlements, done, cancelled, left),
+        woken,
+        keyed: rows.some((row) => row.keyed === true)
+      }
     })
 }
 
 /** What would go back, but is to be cancelled, is dead instead. */
 const toCancel = (missed: ReadonlyArray<Settlement>, left: ReadonlyArray<Row>): ReadonlyArray<Tagged<"Bury">> => {
   const asked = new Set(left.filter((row) => intOrNull(row.cancel_requested_at) !== null).map((row) => int(row.id)))
-  return missed.flatMap(
-    (s): ReadonlyArray<Tagged<"Bury">> =>
-      s._tag === "Return" && asked.has(s.id)
-        ? [{ _tag: "Bury", id: s.id, token: s.token, reason: "cancelled", history: s.history }]
-        : []
-  )
+  return missed.flatMap((settlement) => {
+    const instead = cancelledInstead(settlement)
+    return settlement._tag === "Return" && instead._tag === "Bury" && asked.has(instead.id) ? [instead] : []
+  })
 }
 
 /**
@@ -269,10 +275,10 @@ const sqlite: Settle = (n) => {
       if (back.length > 0) woken.add(queue)
       settled(yield* buryAll(session, burials, only, call))
       const missed = settlements.filter((s) => !isDone(done, s))
-      if (missed.length === 0) return { outcomes: outcomes(settlements, done, []), woken, keyed: false }
+      if (missed.length === 0) return { outcomes: outcomes(settlements, done, new Map(), []), woken, keyed: false }
       const left = yield* session.execute(look, { ids: JSON.stringify(missed.map((s) => s.id)) })
-      settled(yield* buryAll(session, toCancel(missed, left), only, call))
-      return { outcomes: outcomes(settlements, done, left), woken, keyed: false }
+      const cancelled = addDone(new Map(), yield* buryAll(session, toCancel(missed, left), only, call))
+      return { outcomes: outcomes(settlements, done, cancelled, left), woken, keyed: false }
     })
 }
 
