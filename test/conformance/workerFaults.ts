@@ -2,7 +2,7 @@
 import { SqlClient } from "@effect/sql"
 import { Errors, Queue, Worker } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Effect, Schedule } from "effect"
+import { Clock, Effect, Schedule } from "effect"
 import { expect } from "vitest"
 import {
   deadRows,
@@ -70,6 +70,71 @@ export const workerFaultsSuite: Suite = (engine, options) => {
         )
       }
     }
+
+    // Without wakes it looks every second anyway
+    if (!options.silent)
+      it.effect("a defect in a claim while a later job is known: that starts when it is due (G58, G74)", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          let bad = false
+          const ran: Array<number> = []
+          const { of } = yield* withQueue(
+            before({
+              claim: () =>
+                bad
+                  ? Effect.zipRight(
+                      Effect.sync(() => (bad = false)),
+                      Effect.die("boom")
+                    )
+                  : Effect.void
+            }),
+            observe(queue, {
+              handler: () => Effect.map(Clock.currentTimeMillis, (now) => void ran.push(Math.floor(now)))
+            })
+          )
+          const start = yield* Clock.currentTimeMillis
+          yield* queue.enqueue("later", { delay: "2 minutes" })
+          // The one that it waits for
+          const { id } = yield* queue.enqueue("sooner", { delay: "1 minute" })
+          yield* Testing.advance("5 seconds")
+          bad = true
+          yield* queue.cancel(id)
+          yield* Testing.advance("3 minutes")
+          expect(of("Restarted")).toHaveLength(1)
+          expect(ran).toEqual([start + 120_000])
+        })
+      )
+
+    it.effect("a defect while it is decided what becomes of a failed job: the job goes back (G74)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let broken = 0
+        const { tags, worker } = yield* withQueue(
+          (real) => ({
+            claim: (request) =>
+              Effect.map(real.claim(request), (result) => ({
+                ...result,
+                jobs: result.jobs.map((job) =>
+                  Object.defineProperty({ ...job }, "failureTimes", {
+                    get: () => {
+                      if (broken++ === 0) throw new Error("boom")
+                      return job.failureTimes
+                    }
+                  })
+                )
+              }))
+          }),
+          observe(queue, {
+            handler: ({ attempt }) => (broken === 0 ? Effect.fail("no") : Effect.sync(() => expect(attempt).toBe(1)))
+          })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("10 seconds")
+        yield* expectEmpty(queue)
+        expect(tags()).toEqual(["Started", "Released", "Started", "Acked"])
+        expect(yield* worker.status).toMatchObject({ running: 0, settling: 0 })
+      })
+    )
 
     it.effect("the database gone: it says so, waits, comes back; what ended meanwhile is acked once (G43, G75)", () =>
       Effect.gen(function* () {

@@ -5,7 +5,17 @@ import { Effect, Schedule } from "effect"
 import { expect } from "vitest"
 import type { ClaimRequest } from "../../src/services/QueueStore.js"
 import { deadRows, expectEmpty, freshQueue, live, liveRows, onlyRow, type Suite, sweep, virtual } from "./support.js"
-import { eventually, makeGate, makeGauge, numbers, observe, stoppable, until, withQueue } from "./workerSupport.js"
+import {
+  eventually,
+  gone,
+  makeGate,
+  makeGauge,
+  numbers,
+  observe,
+  stoppable,
+  until,
+  withQueue
+} from "./workerSupport.js"
 
 /** Records what is asked of the store. */
 const recordingClaims = (requests: Array<ClaimRequest>) => (real: Queue.Service) => ({
@@ -117,6 +127,33 @@ export const workerSlotsSuite: Suite = (engine, options) => {
           expect(yield* worker.status).toMatchObject({ running: 0, stuck: 0, acked: 1, dead: 1, lost: 0 })
           expect(yield* worker.health).toMatchObject({ healthy: true, stuck: 0 })
         })
+    )
+
+    it.effect("its slot goes to the next that is in hand, at once, also while nothing can be claimed (G50)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const gate = yield* makeGate
+        let down = false
+        const { of, worker } = yield* withQueue(
+          (real) => ({ claim: (request) => (down ? Effect.fail(gone("claim")) : real.claim(request)) }),
+          observe(queue, {
+            handler: ({ payload }) => (payload === "stuck" ? Effect.uninterruptible(gate.wait) : Effect.void),
+            concurrency: 1,
+            timeout: "2 seconds",
+            stuckAfter: "1 second"
+          })
+        )
+        // Known to be quick, it claims ahead while its one handler is busy
+        yield* queue.enqueueMany(numbers(20))
+        yield* Testing.advance("2 seconds")
+        yield* queue.enqueueMany(["stuck", "next"])
+        yield* Testing.advance("1 second")
+        expect(yield* worker.status).toMatchObject({ running: 1, buffered: 1 })
+        down = true
+        yield* Testing.advance("5 seconds")
+        expect(of("Started")[21]?.at).toBe(of("Stuck")[0]?.at)
+        yield* gate.open
+      })
     )
 
     it.effect("more of those than concurrency: the worker fails, visibly (G50)", () =>
