@@ -4,7 +4,7 @@ import { Errors, Lock, Queue } from "alkstore"
 import * as Testing from "alkstore/Testing"
 import { Clock, Deferred, Effect, Exit, Fiber, Option, TestClock } from "effect"
 import { expect } from "vitest"
-import { claimOne, failsWith, freshName, freshQueue, live, type Suite, virtual } from "./support.js"
+import { claimOne, failsWith, freshName, freshQueue, live, refuse, type Suite, virtual } from "./support.js"
 
 const held = (name: string) => Effect.map(Lock.list, (locks) => locks.some((lock) => lock.name === name))
 
@@ -257,6 +257,16 @@ export const lockSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("gets a dead holder's lock when its lease ends, not at its next look (G69)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const { expiresAt } = yield* Lock.acquire(name, { ttl: "3300 millis" })
+        const waiter = yield* Effect.fork(Effect.zipRight(Lock.acquire(name), Clock.currentTimeMillis))
+        yield* Testing.advance("10 seconds")
+        expect(yield* Fiber.join(waiter)).toBe(expiresAt)
+      })
+    )
+
     it.effect("fails with LockTimeout when the time has passed, and not before (G70)", () =>
       Effect.gen(function* () {
         const name = freshName("lock")
@@ -410,6 +420,25 @@ export const lockSuite: Suite = (engine, options) => {
         expect(yield* held(name)).toBe(true)
         yield* Fiber.interrupt(running)
         expect(yield* held(name)).toBe(false)
+      })
+    )
+
+    it.effect("interrupts the effect before the end of a lock that cannot be renewed, with LockLost (G68)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const interrupted: Array<number> = []
+        const running = yield* Effect.never.pipe(
+          Effect.onInterrupt(() => Effect.map(Clock.currentTimeMillis, (now) => void interrupted.push(now))),
+          Lock.withLock(name, { ttl: "10 seconds" }),
+          Effect.either,
+          Effect.fork
+        )
+        yield* Testing.settle
+        const start = yield* Clock.currentTimeMillis
+        yield* refuse(engine.engine, "refuse_renewals", engine.table("locks"), `NEW.name = '${name}'`, "UPDATE")
+        yield* Testing.advance("1 minute")
+        expect(interrupted).toEqual([start + 9_000])
+        expect(yield* Fiber.join(running)).toMatchObject({ left: { _tag: "LockLost", lock: name } })
       })
     )
 

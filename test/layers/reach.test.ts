@@ -1,7 +1,7 @@
 /** Whom a wake reaches: Layers that share nothing but the database, and that poll only once an hour. */
 import { mkdirSync, symlinkSync } from "node:fs"
 import { dirname, join } from "node:path"
-import { type Job, Queue, Wake, Worker } from "alkstore"
+import { type Job, Lock, Queue, Wake, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
 import BetterSqlite from "better-sqlite3"
@@ -78,6 +78,23 @@ const engines = {
     Sqlite.layerFile(filename, { pollInterval: "1 hour", sweeper: false })
   )
 }
+
+test.each(Object.entries(engines))(
+  "G60, G69 %s: the release of a lock is heard in another Layer",
+  async (_, engine) => {
+    const program = Effect.gen(function* () {
+      const { here, there } = yield* pair(yield* engine)
+      const lease = yield* Effect.provide(Lock.acquire("a lock"), here)
+      const { await: woken } = yield* Effect.provide(
+        Effect.flatMap(Wake.Wake, (wake) => wake.subscribe(Wake.lockTopic("a lock"))),
+        there
+      )
+      yield* Effect.provide(Lock.release(lease), here)
+      yield* Effect.timeout(woken, "20 seconds")
+    })
+    await Effect.runPromise(Effect.scoped(program as Effect.Effect<void, unknown, Scope.Scope>))
+  }
+)
 
 test.each(Object.entries(engines))(
   "G185, G186 %s: what is asked of a worker whose handlers are all at work reaches it from another Layer",
