@@ -2,9 +2,11 @@
 import { SqlClient } from "@effect/sql"
 import { Errors, Lock, Queue } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Clock, Deferred, Effect, Exit, Fiber, Option, TestClock } from "effect"
+import { Clock, Deferred, Effect, Exit, Fiber, Layer, Option, Schedule, TestClock } from "effect"
 import { expect } from "vitest"
+import * as Sweeper from "../../src/workers/Sweeper.js"
 import { claimOne, failsWith, freshName, freshQueue, live, refuse, type Suite, virtual } from "./support.js"
+import { makeGauge, withQueue } from "./workerSupport.js"
 
 const held = (name: string) => Effect.map(Lock.list, (locks) => locks.some((lock) => lock.name === name))
 
@@ -143,6 +145,26 @@ export const lockSuite: Suite = (engine, options) => {
         yield* TestClock.adjust(1_000)
         expect((yield* listed).map(({ name }) => name)).toEqual([...names.slice(1)].sort())
       })
+    )
+
+    it.effect("let one of several sweepers sweep at a time, and the others leave it to that one (G54)", () =>
+      Effect.gen(function* () {
+        const gauge = makeGauge()
+        let passes = 0
+        const sweeper = Layer.build(Layer.fresh(Sweeper.layer({ schedule: Schedule.spaced("1 second") })))
+        yield* withQueue(
+          (real) => ({
+            sweepExpired: () => {
+              const pass = Effect.zipLeft(real.sweepExpired(), Effect.sleep("5 seconds"))
+              return gauge.during(Effect.tap(pass, () => void passes++))
+            }
+          }),
+          Effect.replicateEffect(sweeper, 2)
+        )
+        yield* Testing.advance("20 seconds")
+        expect(gauge.most()).toBe(1)
+        expect(passes).toBe(3)
+      }).pipe(Effect.scoped)
     )
 
     it.effect("forceRelease frees whoever's lock it is, and says whether there was one", () =>

@@ -72,6 +72,28 @@ export const workerTimesSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("so it does while enough other jobs are ready: within a second of its lease's end (G31, G58)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const { handler, ran } = diary()
+        yield* queue.enqueue("crashed", { priority: 1 })
+        const start = yield* Clock.currentTimeMillis
+        yield* queue.claim({ visibilityTimeout: "2600 millis" })
+        yield* queue.enqueueMany(numbers(50))
+        yield* TestClock.adjust("1600 millis")
+        yield* observe(queue, {
+          handler: (job) => Effect.zipRight(handler(job), Effect.sleep("100 millis")),
+          concurrency: 1,
+          prefetch: 0
+        })
+        yield* Testing.advance("3 seconds")
+        const at = ran.find(([payload]) => payload === "crashed")?.[1] ?? 0
+        expect(ran.length).toBeGreaterThan(20)
+        expect(at - start).toBeLessThanOrEqual(3_700)
+        expect(at - start).toBeGreaterThanOrEqual(2_600)
+      })
+    )
+
     it.effect("a delay of 30 days, beyond what a timer can hold (G65)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
