@@ -297,6 +297,33 @@ export const workerFaultsSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("a row that stays locked is tried again now and then, not all the time", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let locked = true
+        const tries: Array<number> = []
+        const { of } = yield* withQueue(
+          (real) => ({
+            settle: (...given) =>
+              Effect.flatMap(Clock.currentTimeMillis, (now) => {
+                // Whoever tries again and again at the same instant would let no time pass
+                if (tries.push(now) > 200) return Effect.never
+                return locked ? Effect.succeed(given[1].map(() => "busy" as const)) : real.settle(...given)
+              })
+          }),
+          observe(queue, { handler: () => Effect.void })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("2 seconds")
+        expect(tries.length).toBeGreaterThan(3)
+        expect(new Set(tries).size).toBe(tries.length)
+        locked = false
+        yield* Testing.advance("1 second")
+        yield* expectEmpty(queue)
+        expect(of("Acked")).toHaveLength(1)
+      })
+    )
+
     it.effect("a handler's failure in a transaction rolls it back, and no more", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

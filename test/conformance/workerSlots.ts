@@ -227,6 +227,35 @@ export const workerSlotsSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("is less when the payloads are big: they are not to fill the memory", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const requests: Array<ClaimRequest> = []
+        // As good as a megabyte in the database of each
+        const payload = JSON.stringify("x".repeat(1024 * 1024))
+        yield* withQueue(
+          (real) => ({
+            claim: (request) => {
+              requests.push(request)
+              return Effect.map(real.claim(request), (result) => ({
+                ...result,
+                jobs: result.jobs.map((job) => ({ ...job, payload }))
+              }))
+            }
+          }),
+          observe(queue, { handler: () => Effect.void, concurrency: 40 })
+        )
+        for (let round = 0; round < 3; round++) {
+          yield* queue.enqueueMany(numbers(40))
+          yield* Testing.advance("2 seconds")
+        }
+        yield* expectEmpty(queue)
+        const last = requests.at(-1)?.prefetch
+        expect(last).toBeGreaterThan(0)
+        expect(last).toBeLessThanOrEqual(20)
+      })
+    )
+
     it.effect("is never more than the option allows; none for 0 (G73)", () =>
       Effect.gen(function* () {
         for (const prefetch of [0, 3]) {
