@@ -2,9 +2,11 @@
 import { SqlClient } from "@effect/sql"
 import { Errors, Lock, Queue } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Clock, Deferred, Effect, Exit, Fiber, Option, TestClock } from "effect"
+import { Clock, Deferred, Effect, Exit, Fiber, Layer, Option, Schedule, TestClock } from "effect"
 import { expect } from "vitest"
-import { claimOne, failsWith, freshName, freshQueue, live, type Suite, virtual } from "./support.js"
+import * as Sweeper from "../../src/workers/Sweeper.js"
+import { claimOne, failsWith, freshName, freshQueue, live, refuse, type Suite, virtual } from "./support.js"
+import { makeGauge, withQueue } from "./workerSupport.js"
 
 const held = (name: string) => Effect.map(Lock.list, (locks) => locks.some((lock) => lock.name === name))
 
@@ -145,6 +147,26 @@ export const lockSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("let one of several sweepers sweep at a time, and the others leave it to that one (G54)", () =>
+      Effect.gen(function* () {
+        const gauge = makeGauge()
+        let passes = 0
+        const sweeper = Layer.build(Layer.fresh(Sweeper.layer({ schedule: Schedule.spaced("1 second") })))
+        yield* withQueue(
+          (real) => ({
+            sweepExpired: () => {
+              const pass = Effect.zipLeft(real.sweepExpired(), Effect.sleep("5 seconds"))
+              return gauge.during(Effect.tap(pass, () => void passes++))
+            }
+          }),
+          Effect.replicateEffect(sweeper, 2)
+        )
+        yield* Testing.advance("20 seconds")
+        expect(gauge.most()).toBe(1)
+        expect(passes).toBe(3)
+      }).pipe(Effect.scoped)
+    )
+
     it.effect("forceRelease frees whoever's lock it is, and says whether there was one", () =>
       Effect.gen(function* () {
         const name = freshName("lock")
@@ -254,6 +276,16 @@ export const lockSuite: Suite = (engine, options) => {
         yield* Fiber.join(waiters)
         expect([...order].sort()).toEqual([1, 2, 3, 4, 5])
         expect(yield* held(name)).toBe(false)
+      })
+    )
+
+    it.effect("gets a dead holder's lock when its lease ends, not at its next look (G69)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const { expiresAt } = yield* Lock.acquire(name, { ttl: "3300 millis" })
+        const waiter = yield* Effect.fork(Effect.zipRight(Lock.acquire(name), Clock.currentTimeMillis))
+        yield* Testing.advance("10 seconds")
+        expect(yield* Fiber.join(waiter)).toBe(expiresAt)
       })
     )
 
@@ -410,6 +442,25 @@ export const lockSuite: Suite = (engine, options) => {
         expect(yield* held(name)).toBe(true)
         yield* Fiber.interrupt(running)
         expect(yield* held(name)).toBe(false)
+      })
+    )
+
+    it.effect("interrupts the effect before the end of a lock that cannot be renewed, with LockLost (G68)", () =>
+      Effect.gen(function* () {
+        const name = freshName("lock")
+        const interrupted: Array<number> = []
+        const running = yield* Effect.never.pipe(
+          Effect.onInterrupt(() => Effect.map(Clock.currentTimeMillis, (now) => void interrupted.push(now))),
+          Lock.withLock(name, { ttl: "10 seconds" }),
+          Effect.either,
+          Effect.fork
+        )
+        yield* Testing.settle
+        const start = yield* Clock.currentTimeMillis
+        yield* refuse(engine.engine, "refuse_renewals", engine.table("locks"), `NEW.name = '${name}'`, "UPDATE")
+        yield* Testing.advance("1 minute")
+        expect(interrupted).toEqual([start + 9_000])
+        expect(yield* Fiber.join(running)).toMatchObject({ left: { _tag: "LockLost", lock: name } })
       })
     )
 

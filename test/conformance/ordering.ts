@@ -97,6 +97,21 @@ const endings: ReadonlyArray<
 
 export const orderingSuite: Suite = (engine, options) => {
   virtual(engine, options, "ordering keys", (it) => {
+    it.effect("a key has one head, as the database itself sees to: no hand makes another (G160)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const sql = yield* SqlClient.SqlClient
+        yield* queue.enqueueMany([1, 2], k)
+        const second = (yield* liveRows(queue))[1]?.id
+        const unblock = sql.unsafe(`UPDATE ${engine.table("jobs")} SET visible_at = 0 WHERE id = ${second}`)
+        yield* failsWith(unblock, "SqlError")
+        const first = yield* claimOne(queue)
+        yield* failsWith(unblock, "SqlError")
+        yield* first.ack
+        expect(yield* drain(queue)).toEqual([2])
+      })
+    )
+
     it.effect("one job of a key at a time, in the order of the enqueues; others beside it (G160)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

@@ -7,7 +7,7 @@ import { Clock, Context, Effect, Exit, Layer, Option, Schema, TestClock } from "
 import { describe, expect } from "vitest"
 import type { EngineUnderTest } from "../support/engines.js"
 import { claimOne, deadRows, failsWith, freshName, freshQueue, live, liveRows, type Suite, virtual } from "./support.js"
-import { eventually } from "./workerSupport.js"
+import { eventually, observe } from "./workerSupport.js"
 
 const scheduler = { sqlite: { scheduler: false }, postgres: { scheduler: false } } as const
 
@@ -53,6 +53,34 @@ export const schedulesSuite: Suite = (engine, options) => {
   const byHand = { virtual: true, silent: options.silent, ...scheduler }
 
   describe("schedules", () => {
+    // Without wakes it would be found by the poll
+    if (!options.silent)
+      layer(engine.layer(byHand))("and a worker that waits", (it) => {
+        type Act = (name: string, queue: AnyQueue) => Effect.Effect<unknown, unknown, Schedules.Schedules | Queue.Queue>
+        const acts: Readonly<Record<string, Act>> = {
+          "is triggered": (name) => Schedules.trigger(name),
+          "is fired": () => fireDue,
+          "is paused when a boundary is owed": (name) => Schedules.pause(name),
+          "is changed when a boundary is owed": (name, queue) =>
+            Schedules.put(Schedules.make(name, { every: "1 hour", queue, payload: "changed" }))
+        }
+        for (const [what, act] of Object.entries(acts))
+          it.effect(`the job of a schedule that ${what} starts at once (G57)`, () =>
+            Effect.gen(function* () {
+              const queue = freshQueue()
+              const ran: Array<unknown> = []
+              const schedule = every(queue)
+              yield* Schedules.put(schedule)
+              yield* observe(queue, { handler: ({ payload }) => Effect.sync(() => void ran.push(payload)) })
+              yield* Testing.advance("1 minute")
+              expect(ran).toEqual([])
+              yield* act(schedule.name, queue)
+              yield* Testing.settle
+              expect(ran).toEqual(["go"])
+            })
+          )
+      })
+
     layer(engine.layer(byHand))("fired by hand", (it) => {
       it.effect("G100 putting the same again changes nothing, and none fires when it is put", () =>
         Effect.gen(function* () {

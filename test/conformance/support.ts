@@ -97,16 +97,24 @@ export const failsWith = <A, E extends { readonly _tag: string }, R, Tag extends
     }
   })
 
-/** Rows of a table that meet a condition (on NEW) cannot be written any more. */
-export const refuse = (engine: "postgres" | "sqlite", name: string, table: string, condition: string) =>
+/** Rows of a table that meet a condition (on NEW) cannot be inserted, or updated, any more. */
+export const refuse = (
+  engine: "postgres" | "sqlite",
+  name: string,
+  table: string,
+  condition: string,
+  write: "INSERT" | "UPDATE" = "INSERT"
+) =>
   Effect.flatMap(SqlClient.SqlClient, (sql) =>
     Effect.forEach(
       engine === "postgres"
         ? [
             `CREATE FUNCTION ${name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF ${condition} THEN RAISE EXCEPTION 'boom'; END IF; RETURN NEW; END $$`,
-            `CREATE TRIGGER ${name} BEFORE INSERT ON ${table} FOR EACH ROW EXECUTE FUNCTION ${name}()`
+            `CREATE TRIGGER ${name} BEFORE ${write} ON ${table} FOR EACH ROW EXECUTE FUNCTION ${name}()`
           ]
-        : [`CREATE TRIGGER ${name} BEFORE INSERT ON ${table} WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'boom'); END`],
+        : [
+            `CREATE TRIGGER ${name} BEFORE ${write} ON ${table} WHEN ${condition} BEGIN SELECT RAISE(ABORT, 'boom'); END`
+          ],
       (text) => sql.unsafe(text)
     )
   )

@@ -64,6 +64,23 @@ export const wakeSuite: Suite = (engine, options) => {
       })
     )
 
+    it.scoped("do not come while the transaction is open (G63)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const subscription = yield* subscribeTo(Wake.queueTopic(queue.name))
+        const waiting = yield* Effect.fork(subscription.await)
+        yield* transaction(
+          Effect.gen(function* () {
+            yield* queue.enqueue(1)
+            yield* Testing.settle
+            expect(yield* Fiber.poll(waiting)).toEqual(Option.none())
+          })
+        )
+        // On PostgreSQL by a notification, to which nobody listens here
+        if (engine.engine === "sqlite") yield* Fiber.join(waiting)
+      })
+    )
+
     it.scoped("end with their scope (G62)", () =>
       Effect.gen(function* () {
         const wake = yield* Wake.Wake

@@ -2,7 +2,7 @@
 import { SqlClient } from "@effect/sql"
 import { Errors, Queue, Wake, Worker } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Duration, Effect, Schedule } from "effect"
+import { Clock, Duration, Effect, Schedule } from "effect"
 import { expect } from "vitest"
 import {
   deadRows,
@@ -120,6 +120,71 @@ export const workerFaultsSuite: Suite = (engine, options) => {
         const { healthy, lastClaimMillisAgo, problems } = yield* worker.health
         expect({ healthy, lastClaimMillisAgo }).toEqual({ healthy: false, lastClaimMillisAgo: undefined })
         expect(problems.join()).toContain("has not claimed")
+      })
+    )
+
+    // Without wakes it looks every second anyway
+    if (!options.silent)
+      it.effect("a defect in a claim while a later job is known: that starts when it is due (G58, G74)", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          let bad = false
+          const ran: Array<number> = []
+          const { of } = yield* withQueue(
+            before({
+              claim: () =>
+                bad
+                  ? Effect.zipRight(
+                      Effect.sync(() => (bad = false)),
+                      Effect.die("boom")
+                    )
+                  : Effect.void
+            }),
+            observe(queue, {
+              handler: () => Effect.map(Clock.currentTimeMillis, (now) => void ran.push(Math.floor(now)))
+            })
+          )
+          const start = yield* Clock.currentTimeMillis
+          yield* queue.enqueue("later", { delay: "2 minutes" })
+          // The one that it waits for
+          const { id } = yield* queue.enqueue("sooner", { delay: "1 minute" })
+          yield* Testing.advance("5 seconds")
+          bad = true
+          yield* queue.cancel(id)
+          yield* Testing.advance("3 minutes")
+          expect(of("Restarted")).toHaveLength(1)
+          expect(ran).toEqual([start + 120_000])
+        })
+      )
+
+    it.effect("a defect while it is decided what becomes of a failed job: the job goes back (G74)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let broken = 0
+        const { tags, worker } = yield* withQueue(
+          (real) => ({
+            claim: (request) =>
+              Effect.map(real.claim(request), (result) => ({
+                ...result,
+                jobs: result.jobs.map((job) =>
+                  Object.defineProperty({ ...job }, "failureTimes", {
+                    get: () => {
+                      if (broken++ === 0) throw new Error("boom")
+                      return job.failureTimes
+                    }
+                  })
+                )
+              }))
+          }),
+          observe(queue, {
+            handler: ({ attempt }) => (broken === 0 ? Effect.fail("no") : Effect.sync(() => expect(attempt).toBe(1)))
+          })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("10 seconds")
+        yield* expectEmpty(queue)
+        expect(tags()).toEqual(["Started", "Released", "Started", "Acked"])
+        expect(yield* worker.status).toMatchObject({ running: 0, settling: 0 })
       })
     )
 
@@ -281,6 +346,33 @@ export const workerFaultsSuite: Suite = (engine, options) => {
         yield* Testing.advance("3 seconds")
         yield* expectEmpty(queue)
         expect(of("Acked")).toHaveLength(3)
+      })
+    )
+
+    it.effect("a row that stays locked is tried again now and then, not all the time", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let locked = true
+        const tries: Array<number> = []
+        const { of } = yield* withQueue(
+          (real) => ({
+            settle: (...given) =>
+              Effect.flatMap(Clock.currentTimeMillis, (now) => {
+                // Whoever tries again and again at the same instant would let no time pass
+                if (tries.push(now) > 200) return Effect.never
+                return locked ? Effect.succeed(given[1].map(() => "busy" as const)) : real.settle(...given)
+              })
+          }),
+          observe(queue, { handler: () => Effect.void })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("2 seconds")
+        expect(tries.length).toBeGreaterThan(3)
+        expect(new Set(tries).size).toBe(tries.length)
+        locked = false
+        yield* Testing.advance("1 second")
+        yield* expectEmpty(queue)
+        expect(of("Acked")).toHaveLength(1)
       })
     )
 

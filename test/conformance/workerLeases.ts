@@ -104,6 +104,47 @@ export const workerLeasesSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("more than a thousand are renewed in several calls, none of them twice (G30)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const calls: Array<ReadonlySet<number>> = []
+        yield* withQueue(
+          (real) => ({
+            renew: (renewals) => {
+              calls.push(new Set(renewals.map(({ id }) => id)))
+              return real.renew(renewals)
+            }
+          }),
+          observe(queue, { batchHandler: () => Effect.never, concurrency: 2, batch: { size: 1_000 } })
+        )
+        yield* queue.enqueueMany(numbers(1_001))
+        yield* Testing.advance("15 seconds")
+        expect(calls.map(({ size }) => size)).toEqual([1_000, 1])
+        expect(new Set(calls.flatMap((ids) => [...ids])).size).toBe(1_001)
+      })
+    )
+
+    it.effect("by a heartbeat Schedule without delays they are renewed every millisecond, no more often (G30)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let calls = 0
+        yield* withQueue(
+          () => ({
+            renew: (renewals) => {
+              calls++
+              return Effect.succeed(renewals.map(() => "renewed" as const))
+            }
+          }),
+          observe(queue, { handler: () => Effect.sleep("50 millis"), heartbeat: Schedule.forever })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("2 seconds")
+        yield* expectEmpty(queue)
+        expect(calls).toBeGreaterThan(40)
+        expect(calls).toBeLessThanOrEqual(50)
+      })
+    )
+
     it.effect("a missed beat or two mean nothing (G31)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
@@ -277,6 +318,31 @@ export const workerLeasesSuite: Suite = (engine, options) => {
         expect(of("LeaseLost")).toEqual([])
         holds = false
         yield* Testing.advance("10 seconds")
+        expect(of("LeaseLost")).not.toEqual([])
+      })
+    )
+
+    it.effect("end their handlers at once when the answer to a renewal comes too late for them (G33)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const { handler, seen } = endless()
+        let holds = true
+        let answered = 0
+        const late = Effect.gen(function* () {
+          yield* Effect.sleep("28 seconds")
+          answered = yield* Clock.currentTimeMillis
+          holds = false
+        })
+        const { of } = yield* withQueue(
+          (real) => ({
+            renew: (renewals) => (holds ? Effect.zipLeft(real.renew(renewals), late) : real.renew(renewals)),
+            holdsWriteLock: Effect.sync(() => holds)
+          }),
+          observe(queue, { handler, visibilityTimeout: "30 seconds" })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("1 minute")
+        expect(seen.ended[0]).toBe(answered)
         expect(of("LeaseLost")).not.toEqual([])
       })
     )

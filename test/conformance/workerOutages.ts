@@ -1,7 +1,7 @@
 /** A database that is gone while a worker starts, is full or is paused: whichever of its fibers finds out tells of it. */
 import type { Queue } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Effect, Layer, Logger, LogLevel } from "effect"
+import { Clock, Duration, Effect, Layer, Logger, LogLevel } from "effect"
 import { expect } from "vitest"
 import { Schedules } from "../../src/services/ScheduleStore.js"
 import { scheduleTopic, Wake } from "../../src/services/Wake.js"
@@ -87,6 +87,25 @@ export const workerOutagesSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("until there is no lease left to renew: what works since is enough for it to be over (G75)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const { of, worker } = yield* withQueue(
+          () => ({ renew: () => Effect.fail(gone("renew")) }),
+          observe(queue, { handler: () => Effect.sleep("20 seconds"), visibilityTimeout: "30 seconds" })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("25 seconds")
+        expect([of("Outage").length, of("Acked").length]).toEqual([1, 1])
+        yield* Testing.advance("10 seconds")
+        expect((yield* worker.health).problems).toEqual([])
+        yield* worker.pause
+        yield* worker.resume
+        yield* Testing.advance("2 seconds")
+        expect(of("Recovered")).toHaveLength(1)
+      })
+    )
+
     it.effect("while it is paused: what cannot be settled says so (G75)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
@@ -142,6 +161,52 @@ export const workerOutagesSuite: Suite = (engine, options) => {
         yield* Testing.advance("20 seconds")
         expect([of("Outage").length, of("Recovered").length, of("Acked").length]).toEqual([1, 1, 2])
         expect(yield* worker.health).toMatchObject({ healthy: true, problems: [] })
+      })
+    )
+
+    it.effect("a claim that is never answered is told of by the worker's health (G75, G77)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const gate = yield* makeGate
+        let silent = false
+        const { worker } = yield* withQueue(
+          (real) => ({
+            claim: (request) => Effect.zipRight(silent ? gate.wait : Effect.void, real.claim(request))
+          }),
+          observe(queue, { handler: () => Effect.void })
+        )
+        yield* Testing.advance("2 seconds")
+        silent = true
+        const { pollInterval } = yield* Wake
+        yield* queue.enqueue(1)
+        yield* Testing.advance(Duration.times(pollInterval, 2))
+        expect(yield* worker.health).toMatchObject({ healthy: true })
+        yield* Testing.advance(Duration.times(pollInterval, 3))
+        const { healthy, problems } = yield* worker.health
+        expect([healthy, problems.join()]).toEqual([false, expect.stringContaining("has not claimed")])
+        yield* gate.open
+        yield* Testing.settle
+        expect(yield* worker.health).toMatchObject({ healthy: true, problems: [] })
+      })
+    )
+
+    it.effect("a scheduler leaves what it cannot fire alone for a second (G107)", () =>
+      Effect.gen(function* () {
+        const real = yield* Schedules
+        const passes: Array<number> = []
+        const fireDue = Effect.flatMap(Clock.currentTimeMillis, (now) =>
+          // Whoever tries again and again at the same instant would let no time pass
+          passes.push(now) > 10 ? Effect.never : Effect.succeed(0)
+        )
+        const start = yield* Clock.currentTimeMillis
+        const replaced = { ...real, fireDue, nextInMillis: Effect.succeed(0) }
+        yield* Effect.scoped(
+          Effect.zipRight(
+            Effect.provideService(Layer.build(Scheduler.layer), Schedules, replaced),
+            Testing.advance("3 seconds")
+          )
+        )
+        expect(passes).toEqual([0, 1, 2, 3].map((second) => start + second * 1_000))
       })
     )
 

@@ -146,6 +146,31 @@ export const workerShutdownSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("is gone only when what has ended is written (G82)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const gate = yield* makeGate
+        let settling = false
+        const { stop, tags } = yield* withQueue(
+          (real) => ({
+            settle: (...given) => {
+              settling = true
+              return Effect.zipRight(gate.wait, real.settle(...given))
+            }
+          }),
+          stoppable(queue, { handler: () => Effect.void, shutdownGrace: "20 seconds" })
+        )
+        yield* queue.enqueue(1)
+        yield* until("its end is to be written", () => settling)
+        const stopping = yield* Effect.fork(stop)
+        yield* until("it drains", () => tags().includes("Draining"))
+        yield* gate.open
+        yield* stopping
+        yield* expectEmpty(queue)
+        expect(tags()).toEqual(["Started", "Draining", "Acked", "Stopped"])
+      })
+    )
+
     it.effect("settles all that has ended: none of it runs again (G82)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

@@ -5,7 +5,17 @@ import { Effect, Schedule } from "effect"
 import { expect } from "vitest"
 import type { ClaimRequest } from "../../src/services/QueueStore.js"
 import { deadRows, expectEmpty, freshQueue, live, liveRows, onlyRow, type Suite, sweep, virtual } from "./support.js"
-import { eventually, makeGate, makeGauge, numbers, observe, stoppable, until, withQueue } from "./workerSupport.js"
+import {
+  eventually,
+  gone,
+  makeGate,
+  makeGauge,
+  numbers,
+  observe,
+  stoppable,
+  until,
+  withQueue
+} from "./workerSupport.js"
 
 /** Records what is asked of the store. */
 const recordingClaims = (requests: Array<ClaimRequest>) => (real: Queue.Service) => ({
@@ -119,6 +129,33 @@ export const workerSlotsSuite: Suite = (engine, options) => {
         })
     )
 
+    it.effect("its slot goes to the next that is in hand, at once, also while nothing can be claimed (G50)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const gate = yield* makeGate
+        let down = false
+        const { of, worker } = yield* withQueue(
+          (real) => ({ claim: (request) => (down ? Effect.fail(gone("claim")) : real.claim(request)) }),
+          observe(queue, {
+            handler: ({ payload }) => (payload === "stuck" ? Effect.uninterruptible(gate.wait) : Effect.void),
+            concurrency: 1,
+            timeout: "2 seconds",
+            stuckAfter: "1 second"
+          })
+        )
+        // Known to be quick, it claims ahead while its one handler is busy
+        yield* queue.enqueueMany(numbers(20))
+        yield* Testing.advance("2 seconds")
+        yield* queue.enqueueMany(["stuck", "next"])
+        yield* Testing.advance("1 second")
+        expect(yield* worker.status).toMatchObject({ running: 1, buffered: 1 })
+        down = true
+        yield* Testing.advance("5 seconds")
+        expect(of("Started")[21]?.at).toBe(of("Stuck")[0]?.at)
+        yield* gate.open
+      })
+    )
+
     it.effect("more of those than concurrency: the worker fails, visibly (G50)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
@@ -187,6 +224,35 @@ export const workerSlotsSuite: Suite = (engine, options) => {
         expect(Math.max(...waiting)).toBeGreaterThan(100)
         // Half of what may be claimed ahead, and those that have a handler
         expect(Math.max(...waiting)).toBeLessThanOrEqual(260)
+      })
+    )
+
+    it.effect("is less when the payloads are big: they are not to fill the memory", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const requests: Array<ClaimRequest> = []
+        // As good as a megabyte in the database of each
+        const payload = JSON.stringify("x".repeat(1024 * 1024))
+        yield* withQueue(
+          (real) => ({
+            claim: (request) => {
+              requests.push(request)
+              return Effect.map(real.claim(request), (result) => ({
+                ...result,
+                jobs: result.jobs.map((job) => ({ ...job, payload }))
+              }))
+            }
+          }),
+          observe(queue, { handler: () => Effect.void, concurrency: 40 })
+        )
+        for (let round = 0; round < 3; round++) {
+          yield* queue.enqueueMany(numbers(40))
+          yield* Testing.advance("2 seconds")
+        }
+        yield* expectEmpty(queue)
+        const last = requests.at(-1)?.prefetch
+        expect(last).toBeGreaterThan(0)
+        expect(last).toBeLessThanOrEqual(20)
       })
     )
 

@@ -5,7 +5,7 @@ import { Cause, Effect, Exit, Layer, Logger, Metric, Schedule, TestClock, Tracer
 import { expect } from "vitest"
 import { makeRecorder, type Recorded } from "../support/tracer.js"
 import { claimOne, deadRows, freshQueue, live, liveRows, onlyRow, type Suite, sweep, virtual } from "./support.js"
-import { eventually, observe, withQueue } from "./workerSupport.js"
+import { eventually, gone, observe, withQueue } from "./workerSupport.js"
 
 const trace = "0af7651916cd43dd8448eb211c80319c"
 const given = `00-${trace}-b7ad6b7169203331-01`
@@ -427,10 +427,46 @@ export const workerTelemetrySuite: Suite = (engine, options) => {
         yield* Testing.advance("20 seconds")
         expect((yield* gauges(queue.name)).slice(0, 4)).toEqual([1, 1, 0, 1])
         expect((yield* gauges(other.name))[0]).toBe(1)
+        const later = freshQueue()
+        yield* later.enqueue(6)
+        yield* Testing.advance("20 seconds")
+        expect((yield* gauges(later.name))[0]).toBe(1)
         const refused = yield* Effect.flip(Layer.build(Telemetry.layer({ every: 1 })))
         expect(refused).toMatchObject({ _tag: "InvalidArgument", argument: "every" })
       }).pipe(Effect.withTracer(tracer))
     })
+
+    it.scoped("gauge the other queues when one cannot be counted (G142)", () =>
+      Effect.gen(function* () {
+        const [bad, good] = [freshQueue(), freshQueue()]
+        yield* good.enqueue(1)
+        yield* withQueue(
+          (real) => ({ counts: (name) => (name === bad.name ? Effect.fail(gone("counts")) : real.counts(name)) }),
+          Layer.build(Telemetry.layer({ queues: [bad, good] }))
+        )
+        yield* Testing.advance("1 second")
+        expect(yield* Metric.value(Telemetry.metrics(good.name).depth("ready"))).toMatchObject({ value: 1 })
+      })
+    )
+
+    it.effect("do not take an outage for the time that an idle worker took to notice a job (G141)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let down = false
+        const { of } = yield* withQueue(
+          (real) => ({ claim: (request) => (down ? Effect.fail(gone("claim")) : real.claim(request)) }),
+          observe(queue, { handler: () => Effect.void })
+        )
+        yield* Testing.advance("2 seconds")
+        down = true
+        yield* queue.enqueue(1)
+        yield* Testing.advance("1 minute")
+        down = false
+        yield* Testing.advance("10 seconds")
+        expect(of("Acked")).toHaveLength(1)
+        expect(yield* Metric.value(Telemetry.metrics(queue.name).wakeLatency)).toMatchObject({ count: 0 })
+      })
+    )
 
     it.effect("a handler that settles its own job is counted once (G140)", () =>
       Effect.gen(function* () {

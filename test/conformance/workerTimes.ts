@@ -4,7 +4,7 @@ import * as Testing from "alkstore/Testing"
 import { Clock, Effect, Schedule, TestClock } from "effect"
 import { expect } from "vitest"
 import { expectEmpty, freshQueue, liveRows, type Suite, virtual } from "./support.js"
-import { eventually, makeGate, numbers, observe } from "./workerSupport.js"
+import { eventually, makeGate, numbers, observe, withQueue } from "./workerSupport.js"
 
 /** Keeps when each payload ran. */
 const diary = () => {
@@ -72,6 +72,28 @@ export const workerTimesSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("so it does while enough other jobs are ready: within a second of its lease's end (G31, G58)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const { handler, ran } = diary()
+        yield* queue.enqueue("crashed", { priority: 1 })
+        const start = yield* Clock.currentTimeMillis
+        yield* queue.claim({ visibilityTimeout: "2600 millis" })
+        yield* queue.enqueueMany(numbers(50))
+        yield* TestClock.adjust("1600 millis")
+        yield* observe(queue, {
+          handler: (job) => Effect.zipRight(handler(job), Effect.sleep("100 millis")),
+          concurrency: 1,
+          prefetch: 0
+        })
+        yield* Testing.advance("3 seconds")
+        const at = ran.find(([payload]) => payload === "crashed")?.[1] ?? 0
+        expect(ran.length).toBeGreaterThan(20)
+        expect(at - start).toBeLessThanOrEqual(3_700)
+        expect(at - start).toBeGreaterThanOrEqual(2_600)
+      })
+    )
+
     it.effect("a delay of 30 days, beyond what a timer can hold (G65)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
@@ -129,6 +151,41 @@ export const workerTimesSuite: Suite = (engine, options) => {
         ])
         expect(tags()).toEqual(["Paused", "Resumed", "Started", "Started", "Acked", "Acked"])
       })
+    )
+
+    it.effect(
+      "what is ready and may not be claimed yet is looked for less and less often, until something changes",
+      () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          let locked = true
+          let claims: Array<number> = []
+          const { worker } = yield* withQueue(
+            (real) => ({
+              claim: (request) =>
+                Effect.flatMap(Clock.currentTimeMillis, (now) => {
+                  claims.push(now)
+                  // Whoever claims again and again at the same instant would let no time pass
+                  if (claims.length > 20) return Effect.never
+                  return locked
+                    ? Effect.succeed({ jobs: [], more: true, nextInMillis: 0, last: undefined, paused: false })
+                    : real.claim(request)
+                })
+            }),
+            observe(queue, { handler: () => Effect.void })
+          )
+          const waits = () => claims.slice(1).map((at, n) => at - (claims[n] as number))
+          yield* Testing.advance("4 seconds")
+          expect(waits()).toEqual([5, 10, 20, 40, 80, 160, 320, 640, 1_000, 1_000])
+          locked = false
+          yield* Testing.advance("1 second")
+          locked = true
+          claims = []
+          yield* worker.pause
+          yield* worker.resume
+          yield* Testing.advance("100 millis")
+          expect(waits()).toEqual([5, 10, 20, 40])
+        })
     )
 
     it.effect("with more ready than one claim takes, it goes on without waiting (G57)", () =>

@@ -134,7 +134,11 @@ export const sqlite: Effect.Effect<Database, unknown, Scope.Scope> = Effect.gen(
     operator: async (text) => void db.exec(text),
     look: async () => Object.fromEntries(tables.map((name) => [name, rowsOf(name)])),
     stray: async () => writersOf(db),
+    // One call's statements come in one order: no turns of the event loop are let in between, as in real time
     layer: (options = {}) =>
-      Layer.provideMerge(Sqlite.layer({ ...quiet, watch: false, ...options.sqlite }), Layer.succeedContext(built))
+      Layer.provideMerge(
+        Sqlite.layerWith({ ...quiet, watch: false, ...options.sqlite }, { virtualTime: options.sqlite === undefined }),
+        Layer.succeedContext(built)
+      )
   }
 })

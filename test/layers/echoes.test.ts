@@ -1,12 +1,14 @@
 /** Which notifications of its own a process leaves out: every order of what can happen, and what it costs a worker. */
 import { Queue, Wake, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
-import { Context, Effect, Layer, Redacted, Schema } from "effect"
+import { Context, Duration, Effect, Layer, Redacted, Schema } from "effect"
 import pg from "pg"
 import { describe, expect, inject, it, test, vi } from "vitest"
 import { makeEchoes } from "../../src/layers/Wake/echoes.js"
+import * as PgWake from "../../src/layers/Wake/PgWake.js"
 import { live, wait } from "../support/outages.js"
 import { createDatabase } from "../support/postgres.js"
+import { connectTo, postgresChannel } from "../support/steppedEngines.js"
 
 /**
  * What a statement on one connection does. `told`: whoever sent it wakes the listeners when it has ended. `silent`: another
@@ -169,4 +171,38 @@ test("G57, G60: an enqueue costs the worker of its own process one claim; others
       yield* Effect.provide(Queue.transaction(Letters.enqueue(22)), here)
       yield* wait("the application's", () => seen.length === 23)
     }).pipe(Effect.scoped)
+  ))
+
+test("G61, G193: what was to be heard when LISTEN was lost is not taken for what is notified later", () =>
+  live(
+    Effect.gen(function* () {
+      const url = yield* Effect.promise(() => createDatabase(inject("pgUrl")))
+      const client = yield* connectTo(url)
+      const { processID } = client as unknown as { readonly processID: number }
+      const echoes = makeEchoes()
+      const layer = PgWake.layer({
+        connection: { connectionString: url },
+        channel: postgresChannel,
+        pollInterval: Duration.hours(1),
+        connectTimeoutMillis: 5_000,
+        probeTimeoutMillis: 2_000,
+        echoes
+      })
+      const wake = Context.get(yield* Layer.build(layer), Wake.Wake)
+      const is = (state: Wake.WakeState["_tag"]) =>
+        wait(`it is ${state}`, () => Effect.runSync(wake.state)._tag === state)
+      yield* is("Live")
+      const { await: woken } = yield* wake.subscribe(topic)
+      // Whose notification never comes
+      echoes.begin(processID, topic)(true)
+      yield* Effect.promise(() =>
+        client.query(
+          "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'alkstore-wake'"
+        )
+      )
+      yield* Effect.timeout(woken, "20 seconds")
+      yield* is("Live")
+      yield* Effect.promise(() => client.query(`SELECT pg_notify('${postgresChannel}', '${topic}')`))
+      yield* Effect.timeout(woken, "20 seconds")
+    })
   ))

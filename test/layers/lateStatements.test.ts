@@ -5,7 +5,7 @@
 import { PgClient } from "@effect/sql-pg"
 import { Lock, Queue } from "alkstore"
 import * as Pg from "alkstore/Pg"
-import { Effect, Layer, ManagedRuntime, Option, Redacted, Schema } from "effect"
+import { Deferred, Effect, Layer, ManagedRuntime, Option, Redacted, Schema } from "effect"
 import type pg from "pg"
 import { expect, inject, test } from "vitest"
 import { freshName } from "../conformance/support.js"
@@ -87,3 +87,23 @@ test("a sweep that stood still does not move a job whose lease was renewed meanw
     await sweep
     await run(job?.ack ?? Effect.void)
   }, shadow))
+
+test("a job that is claimed while its cancellation waits for it is asked to end, and has one end (G156, G185)", () =>
+  place(async (run, client) => {
+    const queue = Queue.make(freshName("late"), { payload: Schema.String })
+    const { id } = await run(queue.enqueue("a"))
+    const [claimed, commit] = await Effect.runPromise(Effect.all([Deferred.make<void>(), Deferred.make<void>()]))
+    const claim = Effect.zipLeft(
+      queue.claim(),
+      Effect.zipRight(Deferred.succeed(claimed, undefined), Deferred.await(commit))
+    )
+    const claiming = run(Queue.transaction(claim))
+    await Effect.runPromise(Deferred.await(claimed))
+    const cancelling = run(queue.cancel(id))
+    await until("a cancellation that waits", waits(client))
+    await Effect.runPromise(Deferred.succeed(commit, undefined))
+    const [job] = await claiming
+    expect(await cancelling).toBe("requested")
+    await run(job?.ack ?? Effect.die("nothing was claimed"))
+    expect(await run(queue.deadLetters.list())).toEqual([])
+  }))

@@ -20,6 +20,7 @@ import { letters } from "../../src/layers/Queue/statements/letters.js"
 import { operate } from "../../src/layers/Queue/statements/operate.js"
 import { select } from "../../src/layers/Queue/statements/select.js"
 import { fromStart, sweep } from "../../src/layers/Queue/statements/sweep.js"
+import { scheduleStatements } from "../../src/layers/Schedules/statements.js"
 import type { StoreError } from "../../src/services/Errors.js"
 import type { DeadFilter, LiveFilter } from "../../src/services/Operations.js"
 import { createDatabase } from "../support/postgres.js"
@@ -73,6 +74,7 @@ const runsOf = (
   const at = operate[n.engine](n, true)
   const look = inspect[n.engine](n)
   const sweeps = sweep[n.engine](n, true)
+  const schedules = scheduleStatements(n)
   const chosen =
     (filter: Partial<LiveFilter>): Run =>
     (s) =>
@@ -109,7 +111,9 @@ const runsOf = (
     clear: (s) => at.clear(s, "small", 500),
     running: (s) => look.running(s, "small", fromStart, 100),
     find: (s) => look.find(s, ids[0] ?? 0),
-    "names of queues": (s) => look.queues(s)
+    "names of queues": (s) => look.queues(s),
+    "schedules that are due": (s) => s.execute(schedules.due, { limit: 100 }),
+    "the next schedule": (s) => s.execute(schedules.nextIn, {})
   }
 }
 
@@ -132,6 +136,9 @@ const filling = (n: Names, numbers: (count: number) => string): ReadonlyArray<st
     `INSERT INTO ${n.deadLetters} (${ended}, reason, died_at) SELECT ${next()} + g, '${queue}', '{}', 0, 1, 20, 1, 1, '[]', '${reason}', g FROM ${numbers(count)}`
   const completed = (queue: string, count: number) =>
     `INSERT INTO ${n.completedJobs} (${ended}, completed_at) SELECT ${next()} + g, '${queue}', '{}', 0, 1, 20, 1, 1, '[]', g FROM ${numbers(count)}`
+  const scheduled = (count: number, at: string) =>
+    `INSERT INTO ${n.schedules} (name, queue, payload, options, catch_up, overlap, declared, next_at, fire_at, created_at, updated_at)
+    SELECT 'at ' || (${at}), 'small', '{}', '{}', 'latest', 'allow', false, 1, ${at}, 1, 1 FROM ${numbers(count)}`
   const leased = "1000 + g, 30000"
   const far = "9000000000000 + g"
   return [
@@ -149,6 +156,8 @@ const filling = (n: Names, numbers: (count: number) => string): ReadonlyArray<st
     letter("small", few, "failed"),
     completed("big", many),
     completed("small", few),
+    scheduled(many, far),
+    scheduled(few, "1000 + g"),
     `INSERT INTO ${n.dedupeKeys} (queue, dedupe_key, job_id) SELECT queue, dedupe_key, min(id) FROM ${n.jobs} WHERE dedupe_key IS NOT NULL GROUP BY queue, dedupe_key`,
     `INSERT INTO ${n.queues} (name, retain_dead_ms, retain_completed_ms, defined_by, updated_at) VALUES ('big', 8000000000000, 8000000000000, 'worker', 1), ('small', 8000000000000, 8000000000000, 'worker', 1)`
   ]
@@ -188,7 +197,14 @@ describe("PostgreSQL", () => {
     const client = new pg.Client({ connectionString: url })
     clients.push(client)
     await client.connect()
-    for (const table of [names.jobs, names.deadLetters, names.completedJobs, names.queues, names.dedupeKeys])
+    for (const table of [
+      names.jobs,
+      names.deadLetters,
+      names.completedJobs,
+      names.queues,
+      names.dedupeKeys,
+      names.schedules
+    ])
       await client.query(`ALTER TABLE ${table} SET (autovacuum_enabled = false)`)
     if (when === "empty") await client.query("ANALYZE")
     for (const text of filling(names, (count) => `generate_series(1, ${count}) AS g`)) await client.query(text)
@@ -286,7 +302,14 @@ describe("SQLite", () => {
   test.each(statistics)(
     "G158: an operation on a small queue does not read the rows beside it, in tables %s",
     (_, when) => {
-      const tables = [names.jobs, names.deadLetters, names.completedJobs, names.dedupeKeys, names.queues]
+      const tables = [
+        names.jobs,
+        names.deadLetters,
+        names.completedJobs,
+        names.dedupeKeys,
+        names.queues,
+        names.schedules
+      ]
       db.exec(`${tables.map((table) => `DELETE FROM ${table};`).join("")} DROP TABLE IF EXISTS sqlite_stat1`)
       if (when === "empty") db.exec("ANALYZE")
       for (const text of filling(names, numbers)) db.exec(text)
@@ -307,7 +330,7 @@ describe("SQLite", () => {
             const bad = plan.filter(
               ({ detail }) =>
                 /\bSCAN (_alkstore_|j\b|w\b|l\b|k\b|d\b|t\b)/.test(detail) &&
-                !/SCAN _alkstore_queues|SCAN q\b/.test(detail)
+                !/SCAN _alkstore_queues|SCAN q\b|USING (COVERING )?INDEX _alkstore_schedules_firing/.test(detail)
             )
             expect.soft(bad, `${what}: ${statement.name}: ${plan.map(({ detail }) => detail).join("; ")}`).toEqual([])
             const prepared = db.prepare<[object], Record<string, unknown>>(statement.text)

@@ -350,6 +350,29 @@ describe("PostgreSQL", () => {
     }
   )
 
+  test("G22: what churns is vacuumed by how much of it has changed, not by its share", async () => {
+    const client = await fresh()
+    const { rows } = await client.query<{ relname: string; reloptions: ReadonlyArray<string> }>(
+      `SELECT relname, reloptions FROM pg_class WHERE oid IN ('${names.jobs}'::regclass, '${names.laneMarks}'::regclass) ORDER BY relname`
+    )
+    const vacuumed = [
+      "autovacuum_vacuum_scale_factor=0",
+      "autovacuum_vacuum_threshold=5000",
+      "autovacuum_vacuum_cost_delay=0"
+    ]
+    expect(rows).toEqual([
+      {
+        relname: "jobs",
+        reloptions: expect.arrayContaining([
+          ...vacuumed,
+          "autovacuum_analyze_scale_factor=0",
+          "autovacuum_analyze_threshold=20000"
+        ])
+      },
+      { relname: "lane_marks", reloptions: expect.arrayContaining(vacuumed) }
+    ])
+  })
+
   test("G22: fifty priorities cost a look each, however many rows they have", async () => {
     const client = await fresh()
     const each = (count: number) =>

@@ -1,7 +1,16 @@
 /** What other processes, the file system and an idle evening can do to a worker on SQLite. */
 import { type ChildProcess, spawn } from "node:child_process"
 import { once } from "node:events"
-import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs"
+import {
+  chmodSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync
+} from "node:fs"
 import { tmpdir } from "node:os"
 import { dirname, join } from "node:path"
 import { SqlClient } from "@effect/sql"
@@ -9,9 +18,11 @@ import { SqliteClient } from "@effect/sql-sqlite-node"
 import { Wake } from "alkstore"
 import * as Sqlite from "alkstore/Sqlite"
 import BetterSqlite from "better-sqlite3"
-import { Context, Effect, Layer } from "effect"
+import { Context, Duration, Effect, Layer } from "effect"
 import { afterAll, describe, expect, it } from "vitest"
 import { activity } from "../../src/layers/Database/Database.js"
+import { sqliteNames } from "../../src/layers/engine.js"
+import * as SqliteWake from "../../src/layers/Wake/SqliteWake.js"
 import { diary, Letters, live, wait } from "../support/outages.js"
 
 const directory = mkdtempSync(join(tmpdir(), "alkstore-outages-"))
@@ -231,6 +242,24 @@ describe("the watcher", () => {
           yield* send(other, `commit ${n}`)
           yield* wait(`woken by commit ${n}`, () => done.length === n, 2_000)
         }
+      })
+    ))
+
+  it("G61: that comes late, or again, wakes for what was committed before", () =>
+    live(
+      Effect.gen(function* () {
+        const elsewhere = fresh()
+        yield* Effect.scoped(Effect.flatMap(engine(elsewhere), (other) => send(other, "before")))
+        const here = join(mkdtempSync(join(directory, "late-")), "db")
+        const hour = Duration.hours(1)
+        const late = yield* Layer.build(SqliteWake.layer(join(here, "test.db"), sqliteNames("_alkstore_"), hour))
+        const wake = Context.get(late, Wake.Wake)
+        const { await: woken } = yield* wake.subscribe(Wake.queueTopic(Letters.name))
+        expect(yield* wake.state).toMatchObject({ _tag: "Degraded" })
+        // The file and what is in it are there at once
+        renameSync(dirname(elsewhere), here)
+        yield* Effect.timeout(woken, "10 seconds")
+        expect(yield* wake.state).toEqual({ _tag: "Live" })
       })
     ))
 

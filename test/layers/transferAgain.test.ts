@@ -1,10 +1,16 @@
 /** Moving house in more than one go, back, to oneself, and from what is not whole: nothing is there twice, and nothing is missed. */
-import { Queue, Schedules, Transfer } from "alkstore"
-import { Chunk, Effect, Either, Schema, Stream } from "effect"
+import { type Job, Queue, Schedules, Transfer, Worker } from "alkstore"
+import { Chunk, Deferred, Effect, Either, Schedule, Schema, Stream } from "effect"
 import { describe, expect, it } from "vitest"
 import { exported, type House, housing, imported, ways } from "../support/houses.js"
 
 const open = housing("transfer-again")
+
+/** Nothing but its own calls wakes anybody there. */
+const unheard = housing("transfer-unheard", {
+  sqlite: { pollInterval: "1 hour", watch: false },
+  postgres: { pollInterval: "1 hour", listen: false }
+})
 
 const Any = Queue.make("any", { payload: Schema.Unknown })
 const pulse = Schedules.make("pulse", { every: "1 hour", queue: Any, payload: "pulse", catchUp: "all" })
@@ -108,6 +114,70 @@ describe.each(ways)("from %s to %s", (from, to) => {
     expect((await target.run(Any.list({ limit: 1_000 }))).map(({ payload }) => Number(payload))).toEqual(
       Array.from({ length: 702 }, (_, n) => n + 1)
     )
+  })
+
+  it("settings that a worker gave in the target stand, those of a producer are replaced (G178)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    const define = (house: House, name: string, maxCrashes: number, by: "worker" | "producer") => {
+      const { settings } = Queue.make(name, { payload: Schema.Unknown, maxCrashes })
+      return house.run(Effect.flatMap(Queue.Queue, (store) => store.define(settings, by)))
+    }
+    for (const by of ["producer", "worker"] as const) {
+      await define(source, by, 3, "worker")
+      await define(target, by, 7, by)
+    }
+    await target.run(imported(await source.run(exported({ force: true }))))
+    expect(
+      await target.rows(`SELECT name, max_crashes, defined_by FROM ${target.table("queues")} ORDER BY name`)
+    ).toEqual([
+      { name: "producer", max_crashes: 3, defined_by: "worker" },
+      { name: "worker", max_crashes: 7, defined_by: "worker" }
+    ])
+  })
+
+  it("a dedupe key whose job was deleted by hand in the target holds nobody off (G180)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    await source.run(Any.enqueue("moved", { dedupeKey: "held" }))
+    await source.run(Any.pause)
+    await target.run(Any.enqueue("deleted", { dedupeKey: "held" }))
+    await target.rows(`DELETE FROM ${target.table("jobs")}`)
+    const summary = await target.run(imported(await source.run(exported())))
+    expect(summary.jobs).toEqual({ imported: 1, skipped: 0, refused: 0 })
+    expect(await target.run(Any.enqueue("again", { dedupeKey: "held" }))).toMatchObject({ deduplicated: true })
+    expect(await payloads(target)).toEqual(["moved"])
+  })
+
+  it("a lease that has ended is none: its job is exported as a claim would find it (G181)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    await source.run(Any.enqueue("crashed"))
+    await source.run(Any.claim({ visibilityTimeout: "1 hour" }))
+    await source.run(Any.pause)
+    await source.rows(`UPDATE ${source.table("jobs")} SET visible_at = 3600000`)
+    await target.run(imported(await source.run(exported())))
+    expect(await target.run(Any.list())).toMatchObject([{ state: "ready", attempt: 1, crashes: 1 }])
+  })
+
+  it("an import wakes the workers that wait for its jobs (G57, G178)", async () => {
+    await using source = await open(from)
+    await using target = await unheard(to)
+    await source.run(Any.enqueue("moved"))
+    const records = await source.run(exported({ force: true }))
+    const program = Effect.gen(function* () {
+      const got = yield* Deferred.make<unknown>()
+      const handler = ({ payload }: Job.Job<unknown>) => Deferred.succeed(got, payload)
+      const worker = yield* Worker.make(Any, { handler, shutdownGrace: 0 })
+      // It has looked once and waits
+      yield* Effect.repeat(worker.health, {
+        until: ({ lastClaimMillisAgo }) => (lastClaimMillisAgo ?? 0) > 100,
+        schedule: Schedule.spaced("10 millis")
+      }).pipe(Effect.timeout("10 seconds"))
+      yield* imported(records)
+      return yield* Effect.timeout(Deferred.await(got), "20 seconds")
+    })
+    expect(await target.run(Effect.scoped(program))).toBe("moved")
   })
 
   it("is refused into the namespace that it comes from, and into one that it was taken over from (G179)", async () => {

@@ -1,9 +1,13 @@
 /** What wakes cost: how many notifications enqueues send, and what one for another queue costs. */
 import { Queue, Wake, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
+import * as Sqlite from "alkstore/Sqlite"
+import BetterSqlite from "better-sqlite3"
 import { Context, Deferred, Effect, Layer, Redacted, Schema } from "effect"
 import pg from "pg"
 import { expect, inject, test, vi } from "vitest"
+import { makeTap } from "../security/tap.js"
+import { temporaryFile } from "../support/engines.js"
 import { live, wait } from "../support/outages.js"
 import { createDatabase } from "../support/postgres.js"
 import { connectTo, postgresChannel } from "../support/steppedEngines.js"
@@ -127,5 +131,36 @@ test("PostgreSQL: a wake for another queue costs an idle worker no statement", (
       const claims = texts.filter((text) => text.includes("alkstore:claim"))
       expect(claims.length).toBeGreaterThan(0)
       expect(claims.length).toBeLessThan(5)
+    })
+  ))
+
+test("SQLite: what is written for other processes, and their looks at it, go by an index", () =>
+  live(
+    Effect.gen(function* () {
+      const filename = yield* temporaryFile
+      const tap = yield* Effect.acquireRelease(Effect.sync(makeTap), ({ close }) => Effect.sync(close))
+      const options = { sweeper: false, scheduler: false, pollInterval: "1 hour" } as const
+      const open = Layer.build(Layer.fresh(Sqlite.layerFile(filename, options)))
+      const [here, there] = [yield* open, yield* open]
+      yield* isLive(here)
+      const told = yield* Effect.flatMap(Wake.Wake, (wake) => wake.subscribe(Wake.controlTopic(Letters.name))).pipe(
+        Effect.provide(here)
+      )
+      yield* Effect.provide(Letters.pause, there)
+      yield* Effect.timeout(told.await, "10 seconds")
+      yield* wait("told", () => tap.texts.some((text) => text.includes('DELETE FROM "_alkstore_wakes"')))
+      const texts = new Set(tap.texts.filter((text) => /_alkstore_wakes\b/.test(text) && !/CREATE|EXPLAIN/.test(text)))
+      const db = new BetterSqlite(filename)
+      const plans = [...texts].map((text) => {
+        const bound = { id: 0, change: 0, topics: "[]" }
+        const plan = db.prepare<[object], { detail: string }>(`EXPLAIN QUERY PLAN ${text}`).all(bound)
+        return plan.map(({ detail }) => detail).join("; ")
+      })
+      db.close()
+      expect(plans.length).toBeGreaterThanOrEqual(4)
+      for (const plan of plans) {
+        expect(plan).toContain("_alkstore_wakes_by_change")
+        expect(plan).not.toContain("SCAN _alkstore_wakes")
+      }
     })
   ))

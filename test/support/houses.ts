@@ -23,8 +23,13 @@ export interface House extends AsyncDisposable {
   readonly beside: () => Promise<House>
 }
 
+export interface HouseOptions {
+  readonly sqlite?: Sqlite.Options
+  readonly postgres?: Pg.Options
+}
+
 /** Opens houses, whose files are gone when the test file ends. */
-export const housing = (name: string) => {
+export const housing = (name: string, options: HouseOptions = {}) => {
   const directory = mkdtempSync(join(tmpdir(), `alkstore-${name}-`))
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
   let files = 0
@@ -34,7 +39,9 @@ export const housing = (name: string) => {
     const database =
       at ?? (engine === "sqlite" ? join(directory, `${++files}.db`) : await createDatabase(inject("pgUrl")))
     const runtime = ManagedRuntime.make(
-      engine === "sqlite" ? Sqlite.layerFile(database, quiet) : Pg.layerUrl(Redacted.make(database), quiet)
+      engine === "sqlite"
+        ? Sqlite.layerFile(database, { ...quiet, ...options.sqlite })
+        : Pg.layerUrl(Redacted.make(database), { ...quiet, ...options.postgres })
     )
     const run: House["run"] = (effect) => runtime.runPromise(effect)
     return {

@@ -47,7 +47,7 @@ export interface Lanes {
  */
 const free = (n: Names, queue: string, key: string, job: string): string =>
   `(SELECT 1 FROM ${n.jobs} h WHERE h.queue = ${queue} AND h.ordering_key = ${key} AND h.ordering_key IS NOT NULL AND h.visible_at IS NOT NULL LIMIT 1) IS NULL
-      AND (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key} AND b.letter_id < ${job}id LIMIT 1) IS NULL`
+      AND (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key} AND +b.letter_id < ${job}id LIMIT 1) IS NULL`
 
 /**
  * One pass at a time per queue, by a lock that ends with the statement's transaction: two passes with different
