@@ -59,21 +59,36 @@ export const leaseLost = (row: Settlement.ClaimedRow): LeaseLost =>
 /** A worker's say in a handle: how heartbeats are done, and what it learns of settles by hand. */
 export interface Hooks {
   readonly heartbeat?: (progress: string | undefined) => Effect.Effect<void, SettleError>
-  readonly onSettled?: (settlement: Settlement.Settlement) => void
+  /**
+   * Told of a settle by hand before it is sent: an interrupt, or somebody else's look at the job, may come before its answer. Answers
+   * what to call when something else was done instead, or nothing.
+   */
+  readonly settling?: (settlement: Settlement.Settlement) => (instead?: Settlement.Settlement) => void
 }
+
+/** What was sent may have been done. */
+const mayStand = (error: SettleError): boolean =>
+  error._tag === "StoreError" && /^(connection|uncertain|timeout)$/.test(error.reason)
 
 /** The handle and, for whoever claimed, what to do with a payload that cannot be decoded. */
 export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: A, hooks: Hooks = {}) => {
   const settle = (settlement: () => Settlement.Settlement): Effect.Effect<void, SettleError> =>
     Effect.suspend(() => {
       const wanted = settlement()
-      const settled = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) => {
-        if (outcome !== "done" && outcome !== "cancelled") return Effect.fail(leaseLost(row))
-        const done = outcome === "done" ? wanted : Settlement.cancelledInstead(wanted)
-        hooks.onSettled?.(done)
-        return Effect.succeed(done)
+      const correct = hooks.settling?.(wanted)
+      const answered = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) => {
+        if (outcome === "done") return Effect.succeed(wanted)
+        if (outcome !== "cancelled") return Effect.fail(leaseLost(row))
+        const instead = Settlement.cancelledInstead(wanted)
+        correct?.(instead)
+        return Effect.succeed(instead)
       })
-      return Effect.asVoid(settling(row, wanted, hooks.onSettled !== undefined, settled))
+      const settled = Effect.tapError(answered, (error) =>
+        Effect.sync(() => {
+          if (!mayStand(error)) correct?.()
+        })
+      )
+      return Effect.asVoid(settling(row, wanted, correct !== undefined, settled))
     })
   const now = Effect.map(queue.monotonic, (at) => Math.floor(row.claimedAt + at - row.claimedMonotonic))
   const lease = {

@@ -43,7 +43,7 @@ export interface Held {
   /** Progress that is not written yet. */
   progress: string | undefined
   beat: boolean
-  /** How the job was settled in the handler's own transaction, or by its handler; perhaps rolled back since. */
+  /** How the job was settled in the handler's own transaction, or by its handler; perhaps not answered yet, or rolled back since. */
   settledByHand: Settlement | undefined
   settlement: Settlement | undefined
   /** A settle was sent and its answer lost: finding the job gone means that it was done. */

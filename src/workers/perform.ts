@@ -35,8 +35,12 @@ export const handleOf = <A>(state: WorkerState, held: Held, payload: A) =>
         state.beats.unsafeOpen()
         return Effect.void
       }),
-    onSettled: (settlement) => {
+    settling: (settlement) => {
+      const before = held.settledByHand
       held.settledByHand = settlement
+      return (instead = before) => {
+        held.settledByHand = instead
+      }
     }
   }).handle
 

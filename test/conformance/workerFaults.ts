@@ -107,6 +107,39 @@ export const workerFaultsSuite: Suite = (engine, options) => {
       )
     }
 
+    for (const [how, limit] of [
+      ["an answer to a retry by hand that comes after a look at the lease", "1 hour"],
+      ["a retry by hand that is interrupted when it has been done", "2 seconds"]
+    ] as const) {
+      it.effect(`${how}: the lease is not told to be lost (G43, G77)`, () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          let slow = true
+          const { of, tags, worker } = yield* withQueue(
+            (real) => ({
+              settle: (name, settlements, options) =>
+                Effect.zipLeft(real.settle(name, settlements, options), Effect.sleep(slow ? "5 seconds" : 0))
+            }),
+            observe(queue, {
+              handler: (job) =>
+                Effect.ensuring(
+                  job.retry({ delay: "1 hour" }),
+                  Effect.sync(() => (slow = false))
+                ),
+              timeout: limit,
+              visibilityTimeout: "9 seconds"
+            })
+          )
+          yield* queue.enqueue(1)
+          yield* Testing.advance("20 seconds")
+          expect(tags()).toEqual(["Started", ...(limit === "1 hour" ? [] : ["TimedOut"]), "Retried"])
+          expect(of("LeaseLost")).toEqual([])
+          expect(yield* worker.status).toMatchObject({ retried: 1, lost: 0, running: 0 })
+          expect(yield* onlyRow(queue)).toMatchObject({ state: "delayed", attempt: 1 })
+        })
+      )
+    }
+
     it.effect("one that has never claimed, and should have, says so (G77)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
