@@ -115,6 +115,12 @@ const serverLatest = "floor(extract(epoch from clock_timestamp()) * 1000)::bigin
 /** The present as something that is computed once per statement, not for each row: the server's clock costs a microsecond. */
 export const onceNow = (n: Names): string => (n.engine === "postgres" ? `(SELECT ${n.now})` : n.now)
 
+/** Whether two values are equal, or both null. */
+export const same: PerEngine<(a: string, b: string) => string> = {
+  postgres: (a, b) => `${a} IS NOT DISTINCT FROM ${b}`,
+  sqlite: (a, b) => `${a} IS ${b}`
+}
+
 const tablesOf = (name: (table: string) => string) => ({
   jobs: name("jobs"),
   deadLetters: name("dead_letters"),

@@ -34,8 +34,11 @@ export const makeInnerScopes = (): InnerScopes => {
     return scope
   })
 
-  // Also for who is being closed by its own fiber already
-  const close = ({ closed, scope }: Inner) => Effect.zipRight(Scope.close(scope, Exit.void), closed.await)
+  // Also for who is being closed by its own fiber already. One that dies keeps no other from its end
+  const close = ({ closed, scope }: Inner) =>
+    Effect.catchAllCause(Effect.zipRight(Scope.close(scope, Exit.void), closed.await), (cause) =>
+      Effect.logError("what was forked could not be closed", cause)
+    )
 
   const closeAll = Effect.suspend(() => {
     over = true

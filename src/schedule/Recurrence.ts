@@ -61,7 +61,7 @@ const characters: ReadonlyArray<readonly [field: string, allowed: RegExp]> = [
   ["hour", /^[\d*,/-]+$/],
   ["day of the month", /^[\d*,/L-]+$/i],
   ["month", listOf("\\d+|\\*|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC")],
-  ["day of the week", listOf("(?:\\d+|\\*|SUN|MON|TUE|WED|THU|FRI|SAT)(?:#\\d+)?")]
+  ["day of the week", listOf("(?:\\d+|\\*|SUN|MON|TUE|WED|THU|FRI|SAT)(?:#(?:\\d+|L)|L)?")]
 ]
 
 /** The library counts days and months from 0, also in what it says. */

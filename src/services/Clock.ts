@@ -31,6 +31,11 @@ export interface Service {
    * virtual: for waits in which work gathers, and which mean nothing else.
    */
   readonly lull: (millis: number) => Effect.Effect<void>
+  /**
+   * For a call that answers at once, without waiting: lets the event loop have a turn before it where it has had none for some
+   * milliseconds. Nothing where time is virtual.
+   */
+  readonly breath: <A, E, R>(call: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 }
 
 /**

@@ -38,9 +38,9 @@ const Small = Schema.Int.pipe(Schema.between(-32_768, 32_767))
 const Count = Schema.Int.pipe(Schema.between(0, 2 ** 31 - 1))
 const Total = Schema.Int.pipe(Schema.between(0, Number.MAX_SAFE_INTEGER))
 const Id = Total
-/** Milliseconds since the Unix epoch, and spans of them. */
-const Instant = Schema.Int.pipe(Schema.between(0, maxInstant))
-const Span = Instant
+/** Milliseconds since the Unix epoch, and spans of them: a sum of both may lie beyond what either may be. */
+const Instant = Total
+const Span = Total
 
 const kept = {
   /** In its own namespace. */

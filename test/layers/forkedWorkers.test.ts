@@ -61,9 +61,11 @@ describe.each(Object.entries(engines))("%s", (_, make) => {
       Effect.gen(function* () {
         const engine = yield* make
         const { gate, started, work } = yield* makeWork
-        const fiber = yield* Effect.fork(Effect.provide(Effect.zipRight(fork(work), Effect.never), engine))
+        // Its handler ends when the closing has begun, and not before
+        const closing = Layer.scopedDiscard(Effect.addFinalizer(() => Deferred.succeed(gate, undefined)))
+        const program = Effect.provide(Effect.zipRight(fork(work), Effect.never), closing)
+        const fiber = yield* Effect.fork(Effect.provide(program, engine))
         yield* started
-        yield* Effect.fork(Effect.zipRight(Effect.yieldNow(), Deferred.succeed(gate, undefined)))
         yield* Fiber.interrupt(fiber)
         const left = yield* Effect.provide(Effect.zip(Letters.list(), News.list()), engine)
         expect(left).toEqual([[], []])

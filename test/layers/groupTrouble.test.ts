@@ -233,6 +233,7 @@ it("writes: a verb that throws leaves no transaction open and fails its caller a
           now: Effect.succeed(0),
           monotonic: Effect.succeed(0),
           stall: () => Effect.succeed({ millis: 0, mark: 0 }),
+          breath: (call) => call,
           lull: () => Effect.void
         },
         limitMillis: 100,

@@ -281,7 +281,10 @@ describe("an export", () => {
 
   it("has what dies while it reads (G177)", async () => {
     await using source = await open("sqlite")
-    const [first, second] = await source.run(Any.enqueueMany(["dead", "dying"]))
+    const [first] = await source.run(Any.enqueueMany(["dead"]))
+    // Pages of others come between
+    const others = await source.run(Any.enqueueMany([...Array.from({ length: 1_200 }, (_, n) => n), "dying"]))
+    const second = others.at(-1)
     await source.run(Effect.zipRight(Any.cancel(first?.id ?? 0), Any.pause))
     const cancelNow = Any.cancel(second?.id ?? 0)
     const reading = Transfer.export().pipe(Stream.tap(({ type }) => (type === "dead" ? cancelNow : Effect.void)))

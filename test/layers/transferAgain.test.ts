@@ -13,8 +13,9 @@ const unheard = housing("transfer-unheard", {
 })
 
 const Any = Queue.make("any", { payload: Schema.Unknown })
-const pulse = Schedules.make("pulse", { every: "1 hour", queue: Any, payload: "pulse", catchUp: "all" })
-const hour = 3_600_000
+/** Of a period so long that none of its boundaries comes meanwhile. */
+const pulse = Schedules.make("pulse", { every: "10 days", queue: Any, payload: "pulse", catchUp: "all" })
+const period = 10 * 86_400_000
 
 const payloads = async (house: House) => (await house.run(Any.list())).map(({ payload }) => JSON.parse(payload))
 
@@ -37,18 +38,18 @@ describe.each(ways)("from %s to %s", (from, to) => {
     await source.run(Schedules.put(pulse))
     await source.run(Any.pause)
     await target.run(imported(await source.run(exported())))
-    const last = hour * Math.floor(Date.now() / hour)
-    await owes(source, last - hour)
-    await owes(target, last - hour)
+    const last = period * Math.floor(Date.now() / period)
+    await owes(source, last - period)
+    await owes(target, last - period)
     await source.run(fireDue)
-    expect(await boundaries(source)).toEqual([last - hour, last])
+    expect(await boundaries(source)).toEqual([last - period, last])
     const records = await source.run(exported())
     expect((await target.run(imported(records))).schedules).toEqual({ imported: 1, skipped: 0, refused: 0 })
     expect((await target.run(imported(records))).schedules).toEqual({ imported: 0, skipped: 1, refused: 0 })
     await target.run(fireDue)
-    expect(await boundaries(target)).toEqual([last - hour, last])
+    expect(await boundaries(target)).toEqual([last - period, last])
     const [next] = await target.rows(`SELECT fire_at FROM ${target.table("schedules")}`)
-    expect(Number(next?.fire_at)).toBe(last + hour)
+    expect(Number(next?.fire_at)).toBe(last + period)
   })
 
   it("that both homes have fired is said (G182)", async () => {
@@ -57,7 +58,7 @@ describe.each(ways)("from %s to %s", (from, to) => {
     await source.run(Schedules.put(pulse))
     await source.run(Any.pause)
     await target.run(imported(await source.run(exported())))
-    const last = hour * Math.floor(Date.now() / hour)
+    const last = period * Math.floor(Date.now() / period)
     for (const house of [source, target]) {
       await owes(house, last)
       await house.run(fireDue)
@@ -75,7 +76,7 @@ describe.each(ways)("from %s to %s", (from, to) => {
     await source.run(Any.pause)
     await target.run(Schedules.put(pulse))
     await target.run(Schedules.pause("pulse"))
-    const last = hour * Math.floor(Date.now() / hour)
+    const last = period * Math.floor(Date.now() / period)
     await owes(source, last)
     await target.run(imported(await source.run(exported())))
     await target.run(fireDue)
@@ -194,8 +195,63 @@ describe.each(ways)("from %s to %s", (from, to) => {
     // By way of another, too
     await third.run(imported(back))
     expect(await refusalOf(source, imported(await third.run(exported())))).toContain("has taken over from this one")
+    // And what has come by way of another does not come from its first home again
+    expect(await refusalOf(third, imported(records))).toContain("by way of it")
     expect(await payloads(source)).toEqual([1, 2, 3])
     expect(await payloads(third)).toEqual([1, 2, 3])
+  })
+
+  const Held = Queue.make("held", { payload: Schema.Unknown, onDead: "block" })
+  const k = { orderingKey: "k" }
+
+  /** What is claimed and acked, one after the other, until nothing more may be. */
+  const drained = Effect.gen(function* () {
+    const all: Array<unknown> = []
+    for (;;) {
+      const [job] = yield* Held.claim()
+      if (job === undefined) return all
+      all.push(job.payload)
+      yield* job.ack
+    }
+  })
+
+  const expire = ({ rows, run, table }: House, payload: string) =>
+    rows(`UPDATE ${table("jobs")} SET expires_at = 1 WHERE payload = '${payload}'`).then(() =>
+      run(Effect.flatMap(Queue.Queue, (queue) => queue.sweepExpired()))
+    )
+
+  it("a letter holds what came after it, and nothing before it, as at home (G165, G178)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    await source.run(Held.enqueueMany([1, 2, 3, 4], k))
+    await source.run(Held.pause)
+    await expire(source, "3")
+    await target.run(imported(await source.run(exported())))
+    await target.run(Held.resume)
+    expect(await target.run(drained)).toEqual([1, 2])
+    await target.run(Held.deadLetters.requeue({ all: true }))
+    expect(await target.run(drained)).toEqual([3, 4])
+  })
+
+  it("so does one that dies while the export reads (G177, G178)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    await source.run(Held.enqueueMany(Array.from({ length: 600 }, (_, n) => `beside ${n}`)))
+    await source.run(Held.enqueueMany([1, 2, 3], k))
+    await source.run(Held.pause)
+    let dying = true
+    const reading = Transfer.export().pipe(
+      Stream.tap(({ type }) => {
+        if (type !== "job" || !dying) return Effect.void
+        dying = false
+        return Effect.promise(() => expire(source, "2"))
+      })
+    )
+    const records = Chunk.toReadonlyArray(await source.run(Stream.runCollect(reading)))
+    const summary = await target.run(imported(records))
+    expect(summary).toMatchObject({ complete: true, jobs: { imported: 602 }, deadLetters: { imported: 1 } })
+    await target.run(Held.resume)
+    expect((await target.run(drained)).filter((payload) => typeof payload === "number")).toEqual([1])
   })
 })
 
@@ -245,7 +301,7 @@ describe("what is not whole", () => {
     ["job", "payload", '"\ud800"'],
     ["job", "headers", '{"a":1}'],
     ["job", "errors", "{}"],
-    ["job", "dueAt", 1e15],
+    ["job", "dueAt", 1e16],
     ["job", "dedupeScope", "running"],
     ["queue", "onDead", "explode"],
     ["queue", "retainDeadMillis", -1],

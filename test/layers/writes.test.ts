@@ -121,6 +121,7 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
         now: Effect.sync(now),
         monotonic: Effect.sync(now),
         stall: () => Effect.succeed({ millis: 0, mark: 0 }),
+        breath: (call) => call,
         lull: () => Effect.void
       },
       limitMillis,

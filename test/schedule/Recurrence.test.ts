@@ -268,6 +268,15 @@ describe("G113 expressions", () => {
     ])
   })
 
+  test("the last weekday of a month, and the n-th, however it is written", () => {
+    for (const weekday of ["5L", "FRI#L", "5#L", "fri#l"])
+      expect(fires(cron(`0 0 * * ${weekday}`), "2025-06-01T00:00Z", "2025-08-01T00:00Z")).toEqual([
+        "2025-06-27T00:00",
+        "2025-07-25T00:00"
+      ])
+    expect(fires(cron("0 0 * * FRI#2"), "2025-06-01T00:00Z", "2025-07-01T00:00Z")).toEqual(["2025-06-13T00:00"])
+  })
+
   const refused = (rule: Rule) => Either.getOrThrow(Either.flip(parse(rule)))
 
   test.each([

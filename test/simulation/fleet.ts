@@ -185,7 +185,8 @@ export class Fleet {
       now: Effect.sync(() => this.world.now),
       monotonic: Effect.sync(() => process.monotonic()),
       stall: () => Effect.succeed({ millis: 0, mark: 0 }),
-      lull: () => Effect.void
+      lull: () => Effect.void,
+      breath: (call) => call
     }
   }
 

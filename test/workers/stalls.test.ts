@@ -39,7 +39,8 @@ test("G78 an event loop that stood still is reported, with the jobs at hand", as
 test("G78 also one that begins when a look is about to be taken, and ends before the timers that measure have run", async () => {
   const program = Effect.gen(function* () {
     const clock = yield* makeClock("process")
-    setImmediate(() => Effect.runSync(block(1_500)))
+    // As soon as this fiber waits
+    queueMicrotask(() => Effect.runSync(block(1_500)))
     return yield* clock.stall(0)
   })
   expect((await Effect.runPromise(Effect.scoped(program))).millis).toBeGreaterThanOrEqual(1_000)

@@ -17,6 +17,7 @@ const makeWorker = () => {
     now: Effect.sync(() => now),
     monotonic: Effect.sync(() => now),
     stall: () => Effect.succeed({ millis: 0, mark: 0 }),
+    breath: (call) => call,
     lull: (millis) =>
       Effect.sync(() => {
         now += millis

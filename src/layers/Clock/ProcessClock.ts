@@ -5,7 +5,7 @@
 import { monitorEventLoopDelay } from "node:perf_hooks"
 import { Context, DefaultServices, Effect, Clock as EffectClock, type Scope } from "effect"
 import type { Service } from "../../services/Clock.js"
-import { lull } from "./macrotask.js"
+import { lull, makeBreath } from "./macrotask.js"
 
 /** How finely stalls of the event loop are seen. Each step is a wake-up of an idle process, so not finer. */
 const resolutionMillis = 100
@@ -89,6 +89,7 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
             return { millis: Math.max(0, ...stalls.slice(Math.max(0, since - offset))), mark: offset + stalls.length }
           })
         }),
-      lull: virtual ? () => Effect.void : lull
+      lull: virtual ? () => Effect.void : lull,
+      breath: virtual ? (call) => call : makeBreath()
     }
   })

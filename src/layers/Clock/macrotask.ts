@@ -4,6 +4,7 @@
 import { setImmediate } from "node:timers"
 import { Effect } from "effect"
 import { turnMillis } from "../../schedule/Polling.js"
+import type { Service } from "../../services/Clock.js"
 
 /** One turn: lets I/O and every fiber that is ready go first. */
 export const macrotask: Effect.Effect<void> = Effect.async<void>((resume) => {
@@ -13,10 +14,10 @@ export const macrotask: Effect.Effect<void> = Effect.async<void>((resume) => {
 
 /**
  * For calls that answer at once, as SQLite's do: whoever makes one after the other never waits, and fibers follow each other by
- * microtasks, so that no timer, no answer and no signal would get through for seconds. The first call after such a time waits
- * for a turn of the event loop.
+ * microtasks, so that no timer, no answer and no signal would get through for seconds. Calls after such a time wait for a turn
+ * of the event loop, and look again: there may be many of them.
  */
-export const makeBreath = (): (<A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>) => {
+export const makeBreath = (): Service["breath"] => {
   let since: number | undefined
   const turned = () => {
     since = undefined
@@ -28,7 +29,14 @@ export const makeBreath = (): (<A, E, R>(self: Effect.Effect<A, E, R>) => Effect
     setImmediate(turned)
     return false
   }
-  return (self) => (due() ? Effect.zipRight(macrotask, self) : self)
+  const breath: Service["breath"] = (call) =>
+    due()
+      ? Effect.zipRight(
+          macrotask,
+          Effect.suspend(() => breath(call))
+        )
+      : call
+  return breath
 }
 
 /** So many milliseconds of the machine's own time. */

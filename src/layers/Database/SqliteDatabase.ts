@@ -8,7 +8,6 @@ import { busyRetry } from "../../schedule/Polling.js"
 import { retryWhile } from "../../schedule/retryWhile.js"
 import type { Service as ClockService } from "../../services/Clock.js"
 import { StoreError, type TransactionOpen } from "../../services/Errors.js"
-import { makeBreath } from "../Clock/macrotask.js"
 import type { Names, Session } from "../engine.js"
 import { storeError } from "../storeError.js"
 import { atEnd } from "./atEnd.js"
@@ -68,11 +67,9 @@ export const makeSqliteDatabase = (
         }
       }))
 
-    // Where time is a test's, what settles is waited for turn by turn anyway
-    const breath = clock.virtual ? <A>(self: A): A => self : makeBreath()
     const lent = lentBy(sql)
     const connected = lent === undefined ? reserving(sql) : borrowing(lent)
-    const withConnection: WithConnection = (use) => breath(connected(use))
+    const withConnection: WithConnection = (use) => clock.breath(connected(use))
     const transaction = makeTransaction(sql, { begin: "BEGIN IMMEDIATE", retryBegin: retry })
 
     const immediately = makeWrites({
@@ -105,7 +102,7 @@ export const makeSqliteDatabase = (
           }
           return independent
             ? Effect.fail(refuseOpen(operation))
-            : breath(
+            : clock.breath(
                 inSavepoint(access, cached(transaction.connection), operation, (run) =>
                   Effect.flatMap(session(run, true, true), verb)
                 )
@@ -119,7 +116,7 @@ export const makeSqliteDatabase = (
         ),
       joins: joins(ours),
       standing: standing(ours),
-      transaction: (self) => breath(transaction(self)),
+      transaction: (self) => Effect.suspend(() => clock.breath(transaction(self))),
       holdsWriteLock: lent === undefined ? heldByUs(sql) : Effect.sync(() => !lent.turns.free()),
       // Who waits for the end wakes others then: a client that gives no connection has no open transaction either
       afterTransaction: Effect.asVoid(Effect.either(Effect.scoped(sql.reserve)))

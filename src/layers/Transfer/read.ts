@@ -12,8 +12,6 @@ import { type Columns, columns, propertiesOf } from "./columns.js"
 export interface Page {
   readonly queues: ReadonlyArray<string> | null
   readonly after: number
-  /** Dead letters: died at or after. */
-  readonly from: number
   readonly limit: number
 }
 
@@ -23,6 +21,8 @@ export interface Reads {
   readonly origin: (session: Session) => Effect.Effect<string, StoreError>
   /** The identities of the namespaces that this one has taken over from, and of those that they had taken over from. */
   readonly holds: (session: Session) => Effect.Effect<ReadonlyArray<string>, StoreError>
+  /** Whether it has taken over from one that had taken over from that namespace. */
+  readonly byAnother: (session: Session, origin: string) => Effect.Effect<boolean, StoreError>
   readonly now: (session: Session) => Effect.Effect<number, StoreError>
   /** Queues with live jobs that are not paused, and those with leased ones. */
   readonly busy: (
@@ -55,15 +55,22 @@ export const makeReads = (n: Names): Reads => {
   const of = within[n.engine]
   const origin = statement(n, "export_origin", `SELECT id FROM ${n.identity}`)
   // One look into the index for each: there is a row for everything that was ever taken over
+  const origins = `WITH RECURSIVE o (origin) AS (
+      SELECT min(origin) FROM ${n.imports}
+      UNION ALL SELECT (SELECT min(i.origin) FROM ${n.imports} i WHERE i.origin > o.origin) FROM o WHERE o.origin IS NOT NULL
+    )`
   const holds = statement(
     n,
     "export_holds",
-    `WITH RECURSIVE o (origin) AS (
-      SELECT min(origin) FROM ${n.imports}
-      UNION ALL SELECT (SELECT min(i.origin) FROM ${n.imports} i WHERE i.origin > o.origin) FROM o WHERE o.origin IS NOT NULL
-    )
+    `${origins}
     SELECT origin AS id FROM o WHERE origin IS NOT NULL
     UNION SELECT i.source FROM o JOIN ${n.imports} i ON i.origin = o.origin AND i.kind = 'holds'`
+  )
+  const byAnother = statement(
+    n,
+    "import_by_another",
+    `${origins}
+    SELECT 1 AS met FROM o JOIN ${n.imports} i ON i.origin = o.origin AND i.kind = 'holds' AND i.source = :origin LIMIT 1`
   )
   const present = statement(n, "present", `SELECT ${n.now} AS now`)
   const busy = statement(
@@ -84,7 +91,7 @@ export const makeReads = (n: Names): Reads => {
     n,
     "export_dead",
     `SELECT d.*, EXISTS (SELECT 1 FROM ${n.laneBlocks} b WHERE b.letter_id = d.id) AS blocks_key
-    FROM ${n.deadLetters} d WHERE d.id > :after AND d.died_at >= :from AND ${of("d.queue")} ORDER BY d.id LIMIT :limit`
+    FROM ${n.deadLetters} d WHERE d.id > :after AND ${of("d.queue")} ORDER BY d.id LIMIT :limit`
   )
   const completed = statement(
     n,
@@ -100,13 +107,12 @@ export const makeReads = (n: Names): Reads => {
   const schedules = statement(n, "export_schedules", `SELECT * FROM ${n.schedules} WHERE ${of("queue")} ORDER BY name`)
   const read =
     (text: Statement, make: (row: Row) => TransferRecord): Read =>
-    (session, { after, from, limit, queues: some }) =>
-      Effect.map(session.execute(text, { after, from, limit, queues: listed[n.engine](some) }), (rows) =>
-        rows.map(make)
-      )
+    (session, { after, limit, queues: some }) =>
+      Effect.map(session.execute(text, { after, limit, queues: listed[n.engine](some) }), (rows) => rows.map(make))
   return {
     origin: (session) => Effect.map(session.execute(origin, {}), ([row]) => String(row?.id)),
     holds: (session) => Effect.map(session.execute(holds, {}), (rows) => rows.map((row) => String(row.id)).sort()),
+    byAnother: (session, of) => Effect.map(session.execute(byAnother, { origin: of }), (rows) => rows.length > 0),
     now: (session) => Effect.map(session.execute(present, {}), ([row]) => int(row?.now)),
     busy: (session, some) =>
       Effect.map(session.execute(busy, { queues: listed[n.engine](some) }), (rows) => {

@@ -4,7 +4,7 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../services/Errors.js"
 import { parseJson } from "../../services/json.js"
-import type { Refusal } from "../../services/Transfer.js"
+import type { Refusal, Tally } from "../../services/Transfer.js"
 import type { TransferRecord } from "../../services/TransferRecord.js"
 import { controlTopic, queueTopic, scheduleTopic } from "../../services/Wake.js"
 import type { Names, Session } from "../engine.js"
@@ -16,8 +16,7 @@ type Job = Of<"job" | "dead" | "completed">
 
 /** What became of a page. */
 export interface Taken {
-  readonly imported: number
-  readonly skipped: number
+  readonly tallies: ReadonlyArray<readonly [TransferRecord["type"], Tally]>
   readonly refusals: ReadonlyArray<Refusal>
   /** Ordering keys, by `placeOf`, of which a job was refused. */
   readonly waiting: ReadonlyArray<string>
@@ -34,6 +33,18 @@ type Take<R> = (
 ) => Effect.Effect<Taken, StoreError>
 
 const nothing = { refusals: [], waiting: [], keyed: new Set<string>(), topics: [] }
+
+/** What became of records of each type: imported, refused, or there before. */
+const talliesOf = <R extends TransferRecord>(
+  records: ReadonlyArray<R>,
+  imported: ReadonlyArray<TransferRecord>,
+  refused: ReadonlyArray<TransferRecord> = []
+): Taken["tallies"] =>
+  [...new Set(records.map(({ type }) => type))].map((of) => {
+    const count = (some: ReadonlyArray<TransferRecord>) => some.filter(({ type }) => type === of).length
+    const tally = { imported: count(imported), refused: count(refused) }
+    return [of, { ...tally, skipped: count(records) - tally.imported - tally.refused }] as const
+  })
 
 const placeOf = ({ orderingKey, queue }: Job): string => JSON.stringify([queue, orderingKey])
 
@@ -60,7 +71,7 @@ const takeJobs =
   (session, origin, records, waiting) =>
     Effect.gen(function* () {
       const left = yield* fresh(writes, session, origin, "job", records, ({ id }) => String(id))
-      if (left.length === 0) return { ...nothing, imported: 0, skipped: records.length }
+      if (left.length === 0) return { ...nothing, tallies: talliesOf(records, []) }
       const ids = yield* writes.allocate(session, left.length)
       const rows = left.map((record, index) => ({ ...record, source: String(record.id), id: ids[index] as number }))
       const wanting = rows.filter((row) => row.type === "job" && row.holdsKey)
@@ -79,22 +90,24 @@ const takeJobs =
       )
       const stays = new Set([...without, ...behind])
       const taken = rows.filter((row) => !stays.has(row))
-      const type = records[0]?.type ?? "job"
-      yield* writes.add(session, type, taken as ReadonlyArray<Given>)
+      // Letters first: a job is let go on only if none holds its key
+      for (const type of ["dead", "completed", "job"] as const)
+        yield* writes.add(session, type, taken.filter((row) => row.type === type) as ReadonlyArray<Given>)
       yield* writes.note(
         session,
         origin,
         "job",
         taken.map(({ id, source }) => ({ source, targetId: id }))
       )
-      const ordered = type === "job" ? taken.filter(({ orderingKey }) => orderingKey !== null) : []
+      const jobs = taken.filter(({ type }) => type === "job")
+      const ordered = jobs.filter(({ orderingKey }) => orderingKey !== null)
       yield* writes.mark(session, ordered)
       if (names.engine === "sqlite") {
         const advance = advanceKey(names)
         const advanced = new Map(ordered.map((row) => [placeOf(row), row]))
         for (const { orderingKey, queue } of advanced.values()) yield* advance(session, queue, orderingKey as string)
       }
-      const topics = type === "job" ? [...new Set(taken.map(({ queue }) => queueTopic(queue)))] : []
+      const topics = [...new Set(jobs.map(({ queue }) => queueTopic(queue)))]
       yield* writes.tell(session, topics)
       const holder = without.size === 0 ? () => undefined : yield* writes.holders(session, [...without])
       const why = ({ dedupeKey, orderingKey, queue }: Job, held: boolean): string =>
@@ -113,8 +126,7 @@ const takeJobs =
           })
         )
       return {
-        imported: taken.length,
-        skipped: records.length - left.length,
+        tallies: talliesOf(records, taken, [...stays]),
         refusals,
         waiting: [...places].filter((place) => !waiting.has(place)),
         keyed: new Set(ordered.map(({ queue }) => queue)),
@@ -128,7 +140,7 @@ const takeKeys =
     Effect.gen(function* () {
       const sourceOf = ({ dedupeKey, freeAt, queue }: Of<"key">) => JSON.stringify([queue, dedupeKey, freeAt])
       const left = yield* fresh(writes, session, origin, "key", records, sourceOf)
-      if (left.length === 0) return { ...nothing, imported: 0, skipped: records.length }
+      if (left.length === 0) return { ...nothing, tallies: talliesOf(records, []) }
       // The job is here, dead or completed, or it is gone: then it gets an id that no other job has
       const here = yield* writes.known(
         session,
@@ -148,7 +160,7 @@ const takeKeys =
         "key",
         left.map((record) => ({ source: sourceOf(record), targetId: null }))
       )
-      return { ...nothing, imported: left.length, skipped: records.length - left.length }
+      return { ...nothing, tallies: talliesOf(records, left) }
     })
 
 const takeQueues =
@@ -165,7 +177,7 @@ const takeQueues =
       )
       const topics = left.filter(({ pausedAt }) => pausedAt !== null).map(({ name }) => controlTopic(name))
       yield* writes.tell(session, topics)
-      return { ...nothing, imported: left.length, skipped: records.length - left.length, topics }
+      return { ...nothing, tallies: talliesOf(records, left), topics }
     })
 
 /** How many boundaries have come, as far as a schedule's record or row counts them. */
@@ -240,8 +252,8 @@ const takeSchedules =
             )
           )
       ]
-      const imported = taken.length + went.length
-      return { ...nothing, imported, skipped: records.length - imported - refusals.length, refusals, topics }
+      const refused = [...fresh.filter(({ name }) => !added.has(name)), ...gone.filter(({ name }) => !moved.has(name))]
+      return { ...nothing, tallies: talliesOf(records, [...taken, ...went], refused), refusals, topics }
     })
 
 /** Whose records these are, who may hold what others know of, too. */
@@ -257,7 +269,7 @@ const takeHeader =
         "holds",
         left.map(({ source }) => ({ source, targetId: null }))
       )
-      return { ...nothing, imported: 0, skipped: 0 }
+      return { ...nothing, tallies: [] }
     })
 
 /** Takes a page of records of one kind over. */
@@ -282,7 +294,7 @@ export const makeTakeOver = (names: Names, writes: Writes): Take<TransferRecord>
       case "schedule":
         return schedules(session, origin, records as ReadonlyArray<Of<"schedule">>, waiting)
       default:
-        return Effect.succeed({ ...nothing, imported: 0, skipped: 0 })
+        return Effect.succeed({ ...nothing, tallies: [] })
     }
   }
 }

@@ -2,7 +2,7 @@
  * import: the statements for what there is one of by its name, queues' settings and schedules, where the target may have its own.
  */
 import { Effect } from "effect"
-import { type Names, type Session, type Statement, statement } from "../engine.js"
+import { type Names, type Session, type Statement, same, statement } from "../engine.js"
 import { type Columns, columns, namesOf, rowsFrom, text } from "./columns.js"
 import type { Given, Writes } from "./write.js"
 
@@ -43,10 +43,11 @@ export const makeSettings = (n: Names): Pick<Writes, "addQueues" | "addSchedules
     n,
     "import_schedules_moved",
     `UPDATE ${n.schedules} AS s SET ${account.map((column) => `${column} = r.${column}`).join(", ")},
-      fire_at = CASE WHEN s.paused_at IS NULL THEN r.next_at END, updated_at = ${n.now}
+      paused_at = coalesce(s.paused_at, r.paused_at),
+      fire_at = CASE WHEN coalesce(s.paused_at, r.paused_at) IS NULL THEN r.next_at END, updated_at = ${n.now}
     FROM ${rows("rows", moved)} AS r
     WHERE s.name = r.moved AND s.fired + s.skipped = r.noted
-      AND ${times.map((column) => `s.${column} IS NOT DISTINCT FROM r.${column}`).join(" AND ")}
+      AND ${times.map((column) => same[n.engine](`s.${column}`, `r.${column}`)).join(" AND ")}
     RETURNING name`
   )
   const namesIn = (statement: Statement) => (session: Session, given: ReadonlyArray<Given>) =>

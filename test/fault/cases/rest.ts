@@ -15,7 +15,8 @@ export const clockCases: CasesOf<Clock.Service> = {
   now: silent(() => Effect.map(Clock.Clock, (service) => service.now)),
   monotonic: silent(() => Effect.map(Clock.Clock, (service) => service.monotonic)),
   stall: silent(() => Effect.map(Clock.Clock, (service) => service.stall(0))),
-  lull: silent(() => Effect.map(Clock.Clock, (service) => service.lull(1)))
+  lull: silent(() => Effect.map(Clock.Clock, (service) => service.lull(1))),
+  breath: silent(() => Effect.map(Clock.Clock, (service) => service.breath(Effect.void)))
 }
 
 /** Something of each kind. */

@@ -5,13 +5,8 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { QueueSettings } from "../../../services/QueueStore.js"
-import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import { type Names, type PerEngine, type Row, type Session, same, statement } from "../../engine.js"
 import { textOrNull } from "./rows.js"
-
-const same: PerEngine<(a: string, b: string) => string> = {
-  postgres: (a, b) => `${a} IS NOT DISTINCT FROM ${b}`,
-  sqlite: (a, b) => `${a} IS ${b}`
-}
 
 const settings = [
   "max_crashes",
