@@ -122,8 +122,8 @@ export const eventLooks: ReadonlyArray<number> = [1, 3]
 export const idleLooks = { after: 10, millis: 100 }
 
 /**
- * For so many milliseconds calls that answer at once may follow each other before the event loop has a turn: a timer comes no later,
- * and the turns cost less than a hundredth of the time.
+ * For so many milliseconds calls that answer at once may follow each other before the event loop has a turn: a timer comes no later
+ * because of them.
  *
  * @since 0.1.0
  * @category models

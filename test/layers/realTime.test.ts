@@ -79,7 +79,8 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
         const counting = (store: Queue.Service) => ({
           claim: (request: ClaimRequest) =>
             Effect.map(store.claim(request), (result) => {
-              now += claimMillis
+              // A look that finds nothing is short; SQLite's file events tell of this process's own commits, too
+              if (result.jobs.length > 0) now += claimMillis
               found.push(result.jobs.length)
               inHand += result.jobs.length
               return result

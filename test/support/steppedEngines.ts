@@ -60,6 +60,8 @@ const services = (
 /** What depends on how much time has passed here is the same each time, and nothing waits for time. */
 const standing = (clock: ClockService): ClockService => ({
   ...clock,
+  // Steps come by the test's choice alone
+  breath: (call) => call,
   monotonic: Effect.succeed(0),
   lull: () => Effect.void
 })
