@@ -88,16 +88,28 @@ export type SettleOutcome = "done" | "cancelled" | "gone" | "lost" | "busy"
  * @since 0.1.0
  * @category transitions
  */
-export const cancelledInstead = (settlement: Settlement): Settlement =>
-  settlement._tag === "Return"
-    ? {
-        _tag: "Bury",
-        id: settlement.id,
-        token: settlement.token,
-        reason: "cancelled",
-        history: settlement.history
-      }
-    : settlement
+export const cancelledInstead = ({
+  history,
+  id,
+  token
+}: Extract<Settlement, { readonly _tag: "Return" }>): Extract<Settlement, { readonly _tag: "Bury" }> => ({
+  _tag: "Bury",
+  id,
+  token,
+  reason: "cancelled",
+  history
+})
+
+/**
+ * What was done of what was wanted, by the outcome: nothing where it is `undefined`.
+ *
+ * @since 0.1.0
+ * @category transitions
+ */
+export const doneOf = (wanted: Settlement, outcome: SettleOutcome | undefined): Settlement | undefined => {
+  if (outcome === "done") return wanted
+  return outcome === "cancelled" && wanted._tag === "Return" ? cancelledInstead(wanted) : undefined
+}
 
 /**
  * The default delay after the n-th failure, before jitter: 1 s, doubled each time, at most 24 h.

@@ -69,6 +69,9 @@ export interface EnqueueVerbs<A> {
   ) => Effect.Effect<{ readonly enqueued: number; readonly deduplicated: number }, EnqueueError | E, Queue | R>
 }
 
+/** The options of all, or of each. */
+type JobOptions<A> = EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined
+
 export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: Enqueues<A>): EnqueueVerbs<A> => {
   /** Checked once: what most jobs are enqueued with. */
   const unadorned = placement({}, defaults)
@@ -96,7 +99,7 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
   /** The first that is bad input is the failure of all, before anything is written. `from`: the index of the first. */
   const gather = (
     payloads: Iterable<A>,
-    job: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined,
+    job: JobOptions<A>,
     from: number
   ): Effect.Effect<ReadonlyArray<NewJob>, InvalidArgument | InvalidPayload> => {
     const jobs: Array<NewJob> = []
@@ -141,11 +144,7 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
     return go()
   }
 
-  const enqueueFrom = (
-    from: number,
-    payloads: Iterable<A>,
-    job: EnqueueOptions | ((payload: A, index: number) => EnqueueOptions) | undefined
-  ) =>
+  const enqueueFrom = (from: number, payloads: Iterable<A>, job: JobOptions<A>) =>
     withQueue((queue) =>
       Either.isLeft(checked)
         ? Effect.fail(checked.left)

@@ -61,9 +61,9 @@ export interface Hooks {
   readonly heartbeat?: (progress: string | undefined) => Effect.Effect<void, SettleError>
   /**
    * Told of a settle by hand before it is sent: an interrupt, or somebody else's look at the job, may come before its answer. Answers
-   * what to call when something else was done instead, or nothing.
+   * what to call with what was done, or with nothing.
    */
-  readonly settling?: (settlement: Settlement.Settlement) => (instead?: Settlement.Settlement) => void
+  readonly settling?: (settlement: Settlement.Settlement) => (done?: Settlement.Settlement) => void
 }
 
 /** What was sent may have been done. */
@@ -77,11 +77,10 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
       const wanted = settlement()
       const correct = hooks.settling?.(wanted)
       const answered = Effect.flatMap(queue.settle(row.queue, [wanted]), ([outcome]) => {
-        if (outcome === "done") return Effect.succeed(wanted)
-        if (outcome !== "cancelled") return Effect.fail(leaseLost(row))
-        const instead = Settlement.cancelledInstead(wanted)
-        correct?.(instead)
-        return Effect.succeed(instead)
+        const done = Settlement.doneOf(wanted, outcome)
+        if (done === undefined) return Effect.fail(leaseLost(row))
+        correct?.(done)
+        return Effect.succeed(done)
       })
       const settled = Effect.tapError(answered, (error) =>
         Effect.sync(() => {
@@ -134,8 +133,8 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
       Effect.flatMap(now, (at) => {
         const wanted = Settlement.undecodable(row, at, message)
         return Effect.map(queue.settle(row.queue, [wanted]), ([outcome]) => {
-          if (outcome === "done") countSettled(row, wanted)
-          if (outcome === "cancelled") countSettled(row, Settlement.cancelledInstead(wanted))
+          const done = Settlement.doneOf(wanted, outcome)
+          if (done !== undefined) countSettled(row, done)
         })
       })
   }

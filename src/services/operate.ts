@@ -119,13 +119,10 @@ const afterOf = <K extends string>(
   ...fields: ReadonlyArray<K>
 ): Either.Either<{ readonly [key in K]: number } | undefined, InvalidArgument> => {
   if (after === undefined) return Either.right(undefined)
-  const from: Partial<Record<K, number>> = {}
-  for (const field of fields) {
-    const value = checkInteger(`after.${field}`, after?.[field], 0, Number.MAX_SAFE_INTEGER)
-    if (Either.isLeft(value)) return Either.left(value.left)
-    from[field] = value.right
-  }
-  return Either.right(from as { readonly [key in K]: number })
+  const checked = fields.map(
+    (field) => [field, checkInteger(`after.${field}`, after?.[field], 0, Number.MAX_SAFE_INTEGER)] as const
+  )
+  return Either.all(Object.fromEntries(checked)) as Either.Either<{ readonly [key in K]: number }, InvalidArgument>
 }
 
 /** Filters without a reason or an id do not mean what was ended on purpose. */

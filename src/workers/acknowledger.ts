@@ -7,7 +7,7 @@ import { outageRetry } from "../schedule/Polling.js"
 import { retryWhile } from "../schedule/retryWhile.js"
 import type { StoreError } from "../services/Errors.js"
 import { errorsOf, jobError } from "../services/History.js"
-import { cancelledInstead, type Settlement, type SettleOutcome } from "../services/Settlement.js"
+import { doneOf, type Settlement, type SettleOutcome } from "../services/Settlement.js"
 import { forget, type Held, type WorkerState } from "./held.js"
 import { renew } from "./leaseKeeper.js"
 import { ceases, failing, works } from "./outage.js"
@@ -55,9 +55,9 @@ const answered = (state: WorkerState, held: Held, outcome: SettleOutcome): void 
   }
   // Settled by its own handler, in its transaction, or by a settle of ours whose answer was lost: not a loss
   const known = [held.settledByHand, held.sent ? held.settlement : undefined].find((s) => explains(s, outcome))
-  const settlement = known ?? (held.settlement as Settlement)
-  if (outcome === "done" || outcome === "cancelled" || known !== undefined) {
-    conclude(state, held, outcome === "cancelled" ? cancelledInstead(settlement) : settlement)
+  const done = known ?? doneOf(held.settlement as Settlement, outcome)
+  if (done !== undefined) {
+    conclude(state, held, done)
     return
   }
   forget(state, held)

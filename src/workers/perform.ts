@@ -38,8 +38,8 @@ export const handleOf = <A>(state: WorkerState, held: Held, payload: A) =>
     settling: (settlement) => {
       const before = held.settledByHand
       held.settledByHand = settlement
-      return (instead = before) => {
-        held.settledByHand = instead
+      return (done = before) => {
+        held.settledByHand = done
       }
     }
   }).handle

@@ -54,6 +54,12 @@ const busy: Readonly<Record<string, Effect.Effect<number, unknown, Services | Sc
   "enqueues in one transaction": turns(transaction(times(3_000, Numbers.enqueue(1)))),
   "claims of nothing": turns(times(2_000, Numbers.claim())),
   "lists and counts": turns(times(1_000, Effect.zipRight(Numbers.list(), Numbers.counts))),
+  "thousands of calls at the same moment": turns(
+    Effect.forEach(Array.from({ length: 8_000 }), () => Numbers.list({ limit: 1 }), {
+      concurrency: "unbounded",
+      discard: true
+    })
+  ),
   "claims and acks": turns(
     times(
       700,

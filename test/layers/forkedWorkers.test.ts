@@ -2,10 +2,11 @@
 import { Outbox, Queue, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
-import { Deferred, Effect, Exit, Fiber, Layer, Redacted, Schema, type Scope } from "effect"
+import { Deferred, Effect, Exit, Fiber, Layer, Option, Redacted, Schedule, Schema, Scope } from "effect"
 import { describe, expect, inject, it } from "vitest"
+import { makeInnerScopes } from "../../src/layers/innerScopes.js"
 import { temporaryFile } from "../support/engines.js"
-import { live } from "../support/outages.js"
+import { live, logs } from "../support/outages.js"
 import { createDatabase } from "../support/postgres.js"
 
 const Letters = Queue.make("letters", { payload: Schema.Number })
@@ -23,12 +24,13 @@ const engines: Readonly<Record<string, Effect.Effect<Engine, never, Scope.Scope>
   )
 }
 
-/** Something that a handler waits for in the middle. */
+/** A handler that waits in the middle, and what lets it end when it is built and closed: not before the closing has begun. */
 const makeWork = Effect.gen(function* () {
   const started = yield* Deferred.make<void>()
   const gate = yield* Deferred.make<void>()
   const work = Effect.zipRight(Deferred.succeed(started, undefined), Deferred.await(gate))
-  return { started: Deferred.await(started), gate, work }
+  const closing = Layer.scopedDiscard(Effect.addFinalizer(() => Deferred.succeed(gate, undefined)))
+  return { started: Deferred.await(started), gate, work, closing }
 })
 
 describe.each(Object.entries(engines))("%s", (_, make) => {
@@ -45,9 +47,7 @@ describe.each(Object.entries(engines))("%s", (_, make) => {
       live(
         Effect.gen(function* () {
           const engine = yield* make
-          const { gate, started, work } = yield* makeWork
-          // Closing waits for the handler, and the handler for the closing
-          const closing = Layer.scopedDiscard(Effect.addFinalizer(() => Deferred.succeed(gate, undefined)))
+          const { closing, started, work } = yield* makeWork
           const program = Effect.zipRight(fork(work), started)
           yield* Effect.provide(Effect.provide(program, closing), engine)
           const left = yield* Effect.provide(Effect.zip(Letters.list(), News.list()), engine)
@@ -60,9 +60,7 @@ describe.each(Object.entries(engines))("%s", (_, make) => {
     live(
       Effect.gen(function* () {
         const engine = yield* make
-        const { gate, started, work } = yield* makeWork
-        // Its handler ends when the closing has begun, and not before
-        const closing = Layer.scopedDiscard(Effect.addFinalizer(() => Deferred.succeed(gate, undefined)))
+        const { closing, started, work } = yield* makeWork
         const program = Effect.provide(Effect.zipRight(fork(work), Effect.never), closing)
         const fiber = yield* Effect.fork(Effect.provide(program, engine))
         yield* started
@@ -95,25 +93,106 @@ describe.each(Object.entries(engines))("%s", (_, make) => {
     live(
       Effect.gen(function* () {
         const engine = yield* make
-        const gates = yield* Effect.replicateEffect(makeWork, 3)
-        const ended: Array<number> = []
-        const gateOf = (index: number) => (gates[index % 3] as (typeof gates)[number]).gate
-        // Each lets the next one end: one after the other, the first to be closed would wait for another for ever
-        const next = (index: number) => Effect.suspend(() => Deferred.succeed(gateOf(index + 1), undefined))
-        const handlers = gates.map(({ work }, index) =>
-          work.pipe(Effect.zipRight(Effect.sync(() => ended.push(index))), Effect.zipRight(next(index)))
-        )
-        const queues = gates.map((_, index) => Queue.make(`many-${index}`, { payload: Schema.Number }))
+        const ended: Array<string> = []
+        const names = ["one", "other"]
+        const queues = names.map((name) => Queue.make(name, { payload: Schema.String }))
+        const workers: Array<Worker.Worker> = []
+        const isDraining = (worker: Worker.Worker | undefined): Effect.Effect<boolean> =>
+          worker === undefined ? Effect.succeed(false) : Effect.map(worker.status, ({ state }) => state === "draining")
+        const started = yield* Effect.forEach(names, () => Deferred.make<void>())
+        // Each goes on until the other is asked to end: one after the other, the first would have to wait for its whole grace
+        const handlerOf = (index: number) => (job: { readonly payload: string }) =>
+          Deferred.succeed(started[index] as (typeof started)[number], undefined).pipe(
+            Effect.zipRight(
+              Effect.repeat(
+                Effect.suspend(() => isDraining(workers[1 - index])),
+                { until: (is) => is, schedule: Schedule.spaced("5 millis") }
+              )
+            ),
+            Effect.zipRight(Effect.sync(() => ended.push(job.payload)))
+          )
         const program = Effect.gen(function* () {
           for (const [index, queue] of queues.entries()) {
-            yield* queue.enqueue(index)
-            yield* Worker.fork(queue, { handler: () => handlers[index] as Effect.Effect<unknown> })
+            yield* queue.enqueue(queue.name)
+            workers.push(yield* Worker.fork(queue, { handler: handlerOf(index) }))
           }
-          for (const { started } of gates) yield* started
-          yield* Effect.addFinalizer(() => Deferred.succeed(gateOf(1), undefined))
+          yield* Effect.forEach(started, Deferred.await)
         })
-        yield* Effect.provide(Effect.scoped(program), engine)
-        expect(ended).toEqual([1, 2, 0])
+        yield* Effect.provide(program, engine)
+        expect(ended.sort()).toEqual(names)
       }).pipe(Effect.scoped)
+    ))
+})
+
+describe("scopes within a Layer (G82)", () => {
+  /** One that is opened in a Layer, and the closing of that Layer. */
+  const opened = Effect.gen(function* () {
+    const { layer, open } = makeInnerScopes()
+    const outer = yield* Scope.make()
+    yield* Scope.extend(Layer.build(layer), outer)
+    return { open, close: Scope.close(outer, Exit.void) }
+  })
+
+  it("one that is being closed already is waited for", () =>
+    live(
+      Effect.gen(function* () {
+        const { close, open } = yield* opened
+        const { gate, started, work } = yield* makeWork
+        const inner = yield* open
+        yield* Scope.addFinalizer(inner, work)
+        const own = yield* Effect.fork(Scope.close(inner, Exit.void))
+        yield* started
+        const closing = yield* Effect.fork(close)
+        yield* Effect.repeatN(Effect.yieldNow(), 20)
+        expect(yield* Fiber.poll(closing)).toEqual(Option.none())
+        yield* Deferred.succeed(gate, undefined)
+        yield* Effect.all([Fiber.join(closing), Fiber.join(own)])
+      })
+    ))
+
+  it("one that dies keeps no other from its end, and is told of", () =>
+    live(
+      Effect.gen(function* () {
+        const { close, open } = yield* opened
+        const { gate, started, work } = yield* makeWork
+        const before = logs.length
+        const [bad, good] = [yield* open, yield* open]
+        let ended = false
+        yield* Scope.addFinalizer(
+          good,
+          Effect.zipRight(
+            work,
+            Effect.sync(() => (ended = true))
+          )
+        )
+        yield* Scope.addFinalizer(
+          bad,
+          Effect.zipRight(
+            started,
+            Effect.ensuring(
+              Effect.die("boom"),
+              Effect.sync(() => void setImmediate(() => Effect.runSync(Deferred.succeed(gate, undefined))))
+            )
+          )
+        )
+        yield* close
+        expect(ended).toBe(true)
+        expect(logs.slice(before)).toEqual([expect.stringContaining("boom")])
+      })
+    ))
+
+  it("one that is opened when the Layer is closed is closed", () =>
+    live(
+      Effect.gen(function* () {
+        const { close, open } = yield* opened
+        yield* close
+        let ended = false
+        const late = yield* open
+        yield* Scope.addFinalizer(
+          late,
+          Effect.sync(() => (ended = true))
+        )
+        expect(ended).toBe(true)
+      })
     ))
 })

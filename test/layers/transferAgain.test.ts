@@ -31,14 +31,19 @@ const owes = ({ rows, table }: House, at: number) =>
 const refusalOf = <A>(house: House, effect: Effect.Effect<A, unknown, Transfer.Transfer>) =>
   house.run(Effect.map(Effect.flip(effect), (error) => (error as { readonly message: string }).message))
 
+/** Two houses, one of which has a schedule that the other has taken over. */
+const shared = async (source: House, target: House) => {
+  await source.run(Schedules.put(pulse))
+  await source.run(Any.pause)
+  await target.run(imported(await source.run(exported())))
+  return period * Math.floor(Date.now() / period)
+}
+
 describe.each(ways)("from %s to %s", (from, to) => {
   it("boundaries that an older home fired since are not fired again (G182)", async () => {
     await using source = await open(from)
     await using target = await open(to)
-    await source.run(Schedules.put(pulse))
-    await source.run(Any.pause)
-    await target.run(imported(await source.run(exported())))
-    const last = period * Math.floor(Date.now() / period)
+    const last = await shared(source, target)
     await owes(source, last - period)
     await owes(target, last - period)
     await source.run(fireDue)
@@ -52,13 +57,39 @@ describe.each(ways)("from %s to %s", (from, to) => {
     expect(Number(next?.fire_at)).toBe(last + period)
   })
 
+  it("one that was paused at its older home since is paused here, too, and fires nothing of the pause (G178, G182)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    const last = await shared(source, target)
+    await owes(source, last - period)
+    await source.run(fireDue)
+    await source.run(Schedules.pause("pulse"))
+    await owes(source, last - period)
+    await source.rows(`UPDATE ${source.table("schedules")} SET fire_at = NULL`)
+    expect((await target.run(imported(await source.run(exported())))).schedules).toMatchObject({ imported: 1 })
+    await target.run(fireDue)
+    const fired = (await boundaries(target)).filter((at) => at > last)
+    expect(fired).toEqual([])
+    const [row] = await target.rows(`SELECT paused_at, fire_at FROM ${target.table("schedules")}`)
+    expect([row?.paused_at === null, row?.fire_at]).toEqual([false, null])
+  })
+
+  it("times at the far end arrive by lines, as they were (G178)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    const Far = Queue.make("far", { payload: Schema.Unknown, expires: "1 day" })
+    await source.run(Far.enqueue("never", { runAt: new Date(253_402_300_799_999) }))
+    await source.run(Far.pause)
+    const text = await source.run(Transfer.export().pipe(Transfer.toJsonLines, Stream.mkString))
+    const summary = await target.run(Transfer.import(Transfer.fromJsonLines(Stream.make(text))))
+    expect(summary).toMatchObject({ complete: true, jobs: { imported: 1 } })
+    expect((await target.run(Far.list())).map(({ dueAt }) => dueAt)).toEqual([253_402_300_799_999])
+  })
+
   it("that both homes have fired is said (G182)", async () => {
     await using source = await open(from)
     await using target = await open(to)
-    await source.run(Schedules.put(pulse))
-    await source.run(Any.pause)
-    await target.run(imported(await source.run(exported())))
-    const last = period * Math.floor(Date.now() / period)
+    const last = await shared(source, target)
     for (const house of [source, target]) {
       await owes(house, last)
       await house.run(fireDue)

@@ -3,7 +3,7 @@
  */
 import { Effect } from "effect"
 import type { DeadReason } from "../../services/JobState.js"
-import { cancelledInstead, lapsed } from "../../services/Settlement.js"
+import { doneOf, lapsed } from "../../services/Settlement.js"
 import type { Verb } from "../Database/Database.js"
 import { int } from "./statements/rows.js"
 import type { Cursor } from "./statements/sweep.js"
@@ -35,10 +35,7 @@ export const moveLapsed =
         lapsedOnly: true
       })
       const last = rows[rows.length - 1]
-      const done = settlements.flatMap((settlement, index) => {
-        const outcome = outcomes[index]
-        return outcome === "done" ? [settlement] : outcome === "cancelled" ? [cancelledInstead(settlement)] : []
-      })
+      const done = settlements.flatMap((settlement, index) => doneOf(settlement, outcomes[index]) ?? [])
       return {
         cursor: rows.length < limit || last === undefined ? undefined : { at: last.deadline, id: last.id },
         recovered: done.filter((s) => s._tag === "Return").length,

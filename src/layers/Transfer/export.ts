@@ -36,10 +36,9 @@ const inUse = ({
     )}. Pause the queues, stop their workers, wait until no job is leased; or force it, and jobs may run in both places`
   })
 
+/** Where all that there is has been met, the end is nowhere. */
 const idOf = (record: TransferRecord | undefined): number =>
   record !== undefined && "id" in record ? record.id : Number.POSITIVE_INFINITY
-
-type RecordsRead = Effect.Effect<ReadonlyArray<TransferRecord>, TransactionOpen | StoreError>
 
 export const makeExport = (
   db: Database,
@@ -47,38 +46,34 @@ export const makeExport = (
   known: Effect.Effect<ReadonlyArray<string>, TransactionOpen | StoreError>,
   sweep: Effect.Effect<unknown, TransactionOpen | StoreError>
 ) => {
-  const pages = (read: Reads["jobs"], page: Omit<Page, "after" | "limit">) =>
+  const page = (read: Reads["jobs"], queues: Page["queues"], after: number) =>
+    db.apart("read", "export", (session) => read(session, { queues, after, limit: pageRecords }))
+
+  /** Where the next page begins, if this one was full. */
+  const endOf = (records: ReadonlyArray<TransferRecord>): ReadonlyArray<number> =>
+    records.length < pageRecords ? [] : [idOf(records.at(-1))]
+
+  const pages = (read: Reads["jobs"], queues: Page["queues"]) =>
     Stream.paginateChunkEffect(0, (after) =>
-      Effect.map(
-        db.apart("read", "export", (session) => read(session, { ...page, after, limit: pageRecords })),
-        (records) => {
-          const last = records.at(-1)
-          const next = records.length < pageRecords || last === undefined || !("id" in last) ? undefined : last.id
-          return [Chunk.unsafeFromArray(records), Option.fromNullable(next)] as const
-        }
-      )
+      Effect.map(page(read, queues, after), (records) => [
+        Chunk.unsafeFromArray(records),
+        Option.fromNullable(endOf(records)[0])
+      ])
     )
   /**
    * Letters and jobs as one, in the order of their ids: whether a letter holds a job's key is a question of who came first. Jobs are
    * read before the letters of the same ids: what dies in between is met as a letter, too, and comes before itself.
    */
-  const lives = (queues: ReadonlyArray<string> | null) =>
+  const lives = (queues: Page["queues"]) =>
     Stream.paginateChunkEffect(0, (after) =>
-      Effect.map(
-        Effect.zip(
-          ...(([reads.jobs, reads.dead] as const).map((read) =>
-            db.apart("read", "export", (session) => read(session, { queues, after, limit: pageRecords }))
-          ) as [RecordsRead, RecordsRead])
-        ),
-        ([jobs, letters]) => {
-          const ends = [jobs, letters].flatMap((page) => (page.length < pageRecords ? [] : [idOf(page.at(-1))]))
-          const end = Math.min(...ends)
-          const all = [...letters, ...jobs].filter((record) => idOf(record) <= end).sort((a, b) => idOf(a) - idOf(b))
-          return [Chunk.unsafeFromArray(all), ends.length === 0 ? Option.none() : Option.some(end)] as const
-        }
-      )
+      Effect.map(Effect.zip(page(reads.jobs, queues, after), page(reads.dead, queues, after)), ([jobs, letters]) => {
+        const ends = [...endOf(jobs), ...endOf(letters)]
+        const end = Math.min(...ends)
+        const all = [...letters, ...jobs].filter((record) => idOf(record) <= end).sort((a, b) => idOf(a) - idOf(b))
+        return [Chunk.unsafeFromArray(all), ends.length === 0 ? Option.none() : Option.some(end)]
+      })
     )
-  const once = (read: Reads["jobs"], queues: ReadonlyArray<string> | null) =>
+  const once = (read: Reads["jobs"], queues: Page["queues"]) =>
     Stream.unwrap(
       Effect.map(
         db.apart("read", "export", (session) => read(session, { queues, after: 0, limit: 0 })),
@@ -114,7 +109,7 @@ export const makeExport = (
         const body: Stream.Stream<TransferRecord, TransactionOpen | StoreError> = Stream.make(first).pipe(
           Stream.concat(once(reads.queues, queues)),
           Stream.concat(lives(queues)),
-          Stream.concat(completed ? pages(reads.completed, { queues }) : Stream.empty),
+          Stream.concat(completed ? pages(reads.completed, queues) : Stream.empty),
           Stream.concat(once(reads.keys, queues)),
           Stream.concat(schedules ? once(reads.schedules, queues) : Stream.empty),
           Stream.mapChunks((chunk) => {

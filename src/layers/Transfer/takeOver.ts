@@ -2,6 +2,7 @@
  * One page of an import: records of one kind, in one transaction.
  */
 import { Effect } from "effect"
+import { partition } from "effect/Array"
 import type { StoreError } from "../../services/Errors.js"
 import { parseJson } from "../../services/json.js"
 import type { Refusal, Tally } from "../../services/Transfer.js"
@@ -183,13 +184,15 @@ const takeQueues =
 /** How many boundaries have come, as far as a schedule's record or row counts them. */
 const come = ({ fired, skipped }: Of<"schedule">): number => fired + skipped
 
-const refusedSchedule = ({ name, queue }: Of<"schedule">, why: string): Refusal => ({
-  type: "schedule",
-  source: name,
-  queue,
-  reason: "schedule",
-  message: `schedule ${JSON.stringify(name)}: ${why}`
-})
+const refusedSchedule =
+  (why: string) =>
+  ({ name, queue }: Of<"schedule">): Refusal => ({
+    type: "schedule",
+    source: name,
+    queue,
+    reason: "schedule",
+    message: `schedule ${JSON.stringify(name)}: ${why}`
+  })
 
 /**
  * A schedule is noted with how many of its boundaries had come. More have come at an older home since: then the one here goes on
@@ -225,35 +228,27 @@ const takeSchedules =
           noted: noted.get(record.name)
         }
       }
-      const fresh = left.filter(({ name }) => !noted.has(name))
-      const gone = left.filter((record) => (noted.get(record.name) ?? Number.POSITIVE_INFINITY) < come(record))
-      const added = fresh.length === 0 ? new Set() : yield* writes.addSchedules(session, fresh.map(rowOf))
-      const moved = gone.length === 0 ? new Set() : yield* writes.moveSchedules(session, gone.map(rowOf))
+      const first = left.filter(({ name }) => !noted.has(name))
+      const again = left.filter((record) => (noted.get(record.name) ?? Number.POSITIVE_INFINITY) < come(record))
+      const added = first.length === 0 ? new Set() : yield* writes.addSchedules(session, first.map(rowOf))
+      const moved = again.length === 0 ? new Set() : yield* writes.moveSchedules(session, again.map(rowOf))
+      const [met, taken] = partition(first, ({ name }) => added.has(name))
+      const [fired, went] = partition(again, ({ name }) => moved.has(name))
       const notes = (some: ReadonlyArray<Of<"schedule">>) =>
         some.map((record) => ({ source: record.name, targetId: come(record) }))
-      const taken = fresh.filter(({ name }) => added.has(name))
-      const went = gone.filter(({ name }) => moved.has(name))
       yield* writes.note(session, origin, "schedule", notes(taken))
       yield* writes.noteAgain(session, origin, "schedule", notes(went))
       const topics = taken.length + went.length > 0 ? [scheduleTopic] : []
       yield* writes.tell(session, topics)
       const refusals = [
-        ...fresh
-          .filter(({ name }) => !added.has(name))
-          .map((record) =>
-            refusedSchedule(record, "there is one of this name here that has fired; remove one of the two")
-          ),
-        ...gone
-          .filter(({ name }) => !moved.has(name))
-          .map((record) =>
-            refusedSchedule(
-              record,
-              "it has fired where it comes from since it was taken over, and has fired here or was changed or removed here: look which jobs are there twice, and stop the one there"
-            )
+        ...met.map(refusedSchedule("there is one of this name here that has fired; remove one of the two")),
+        ...fired.map(
+          refusedSchedule(
+            "it has fired where it comes from since it was taken over, and has fired here or was changed or removed here: look which jobs are there twice, and stop the one there"
           )
+        )
       ]
-      const refused = [...fresh.filter(({ name }) => !added.has(name)), ...gone.filter(({ name }) => !moved.has(name))]
-      return { ...nothing, tallies: talliesOf(records, [...taken, ...went], refused), refusals, topics }
+      return { ...nothing, tallies: talliesOf(records, [...taken, ...went], [...met, ...fired]), refusals, topics }
     })
 
 /** Whose records these are, who may hold what others know of, too. */

@@ -43,7 +43,8 @@ export interface Lanes {
 
 /**
  * Nobody of this key is unblocked, and no dead letter of a job before it holds it: one that was requeued, or that others behind it
- * have overtaken by expiring, waits for nobody at the head. A LIMIT keeps a planner from reading whole tables.
+ * have overtaken by expiring, waits for nobody at the head. A LIMIT keeps a planner from reading whole tables, the plus from
+ * walking the letters by their ids.
  */
 const free = (n: Names, queue: string, key: string, job: string): string =>
   `(SELECT 1 FROM ${n.jobs} h WHERE h.queue = ${queue} AND h.ordering_key = ${key} AND h.ordering_key IS NOT NULL AND h.visible_at IS NOT NULL LIMIT 1) IS NULL

@@ -174,10 +174,7 @@ const postgres: Settle = (n, notify) => {
 /** What would go back, but is to be cancelled, is dead instead. */
 const toCancel = (missed: ReadonlyArray<Settlement>, left: ReadonlyArray<Row>): ReadonlyArray<Tagged<"Bury">> => {
   const asked = new Set(left.filter((row) => intOrNull(row.cancel_requested_at) !== null).map((row) => int(row.id)))
-  return missed.flatMap((settlement) => {
-    const instead = cancelledInstead(settlement)
-    return settlement._tag === "Return" && instead._tag === "Bury" && asked.has(instead.id) ? [instead] : []
-  })
+  return missed.flatMap((s) => (s._tag === "Return" && asked.has(s.id) ? [cancelledInstead(s)] : []))
 }
 
 /**
