@@ -82,4 +82,26 @@ describe.each([
     const count = await Effect.runPromise(run.pipe(Effect.scoped, Effect.provide(layer)))
     expect(count).toBeGreaterThan(5)
   })
+
+  test("nobody is kept from its turns by others who call in a row (G195)", async () => {
+    const enough = 300
+    const done = { claims: 0, enqueues: 0, lists: 0, transactions: 0 }
+    const isEnough = () => Object.values(done).every((count) => count >= enough)
+    const loop = (kind: keyof typeof done, call: Effect.Effect<unknown, unknown, Services>) =>
+      Effect.repeat(
+        Effect.tap(call, () => void done[kind]++),
+        { until: isEnough }
+      )
+    const all = Effect.all(
+      [
+        loop("claims", Numbers.claim({ limit: 1 })),
+        loop("lists", Numbers.list({ limit: 1 })),
+        loop("enqueues", Numbers.enqueue(1, { dedupeKey: "the same" })),
+        loop("transactions", transaction(Numbers.counts))
+      ],
+      { concurrency: "unbounded", discard: true }
+    )
+    await Effect.runPromise(Effect.provide(all, layer))
+    expect(isEnough()).toBe(true)
+  })
 })

@@ -15,12 +15,17 @@ export const macrotask: Effect.Effect<void> = Effect.async<void>((resume) => {
 /**
  * For calls that answer at once, as SQLite's do: whoever makes one after the other never waits, and fibers follow each other by
  * microtasks, so that no timer, no answer and no signal would get through for seconds. Calls after such a time wait for a turn
- * of the event loop, and look again: there may be many of them.
+ * of the event loop, in order: who goes on first uses up the time of the next turn, and comes behind the others then.
  */
 export const makeBreath = (): Service["breath"] => {
+  /** When the first call after the last turn was made. */
   let since: number | undefined
+  const waiting = new Set<() => void>()
+  /** There has been a turn, and nobody who waited for it has gone on. */
+  let fresh = false
   const turned = () => {
     since = undefined
+    fresh = true
   }
   const due = (): boolean => {
     const now = performance.now()
@@ -29,14 +34,24 @@ export const makeBreath = (): Service["breath"] => {
     setImmediate(turned)
     return false
   }
-  const breath: Service["breath"] = (call) =>
-    due()
-      ? Effect.zipRight(
-          macrotask,
-          Effect.suspend(() => breath(call))
-        )
-      : call
-  return breath
+  const release = (): void => {
+    const [first] = waiting
+    if (first === undefined) return
+    if (due() && !fresh) {
+      setImmediate(release)
+      return
+    }
+    fresh = false
+    waiting.delete(first)
+    first()
+  }
+  const turn = Effect.async<void>((resume) => {
+    const go = () => resume(Effect.void)
+    waiting.add(go)
+    setImmediate(release)
+    return Effect.sync(() => void waiting.delete(go))
+  })
+  return (call) => (due() ? Effect.zipRight(turn, call) : call)
 }
 
 /** So many milliseconds of the machine's own time. */
