@@ -55,7 +55,7 @@ const busy: Readonly<Record<string, Effect.Effect<number, unknown, Services | Sc
   "claims of nothing": turns(times(2_000, Numbers.claim())),
   "lists and counts": turns(times(1_000, Effect.zipRight(Numbers.list(), Numbers.counts))),
   "thousands of calls at the same moment": turns(
-    Effect.forEach(Array.from({ length: 8_000 }), () => Numbers.list({ limit: 1 }), {
+    Effect.forEach(Array.from({ length: 3_000 }), () => Numbers.list({ limit: 1 }), {
       concurrency: "unbounded",
       discard: true
     })

@@ -2,7 +2,7 @@
  * Waits that the event loop ends, whatever Effect's Clock says.
  */
 import { setImmediate } from "node:timers"
-import { Effect } from "effect"
+import { Effect, MutableQueue } from "effect"
 import { turnMillis } from "../../schedule/Polling.js"
 import type { Service } from "../../services/Clock.js"
 
@@ -14,42 +14,33 @@ export const macrotask: Effect.Effect<void> = Effect.async<void>((resume) => {
 
 /**
  * For calls that answer at once, as SQLite's do: whoever makes one after the other never waits, and fibers follow each other by
- * microtasks, so that no timer, no answer and no signal would get through for seconds. Calls after such a time wait for a turn
- * of the event loop, in order: who goes on first uses up the time of the next turn, and comes behind the others then.
+ * microtasks, so that no timer, no answer and no signal would get through for seconds. Who has used up the time waits for a turn
+ * of the event loop; each turn lets the one go on that has waited longest, with a time of its own.
  */
 export const makeBreath = (): Service["breath"] => {
-  /** When the first call after the last turn was made. */
+  /** When the first call after the last turn was made: a turn is planned then. */
   let since: number | undefined
-  const waiting = new Set<() => void>()
-  /** There has been a turn, and nobody who waited for it has gone on. */
-  let fresh = false
+  let planned = false
+  /** Of those who were interrupted, too: they let their turn pass. */
+  const waiting = MutableQueue.unbounded<() => void>()
   const turned = () => {
     since = undefined
-    fresh = true
+    const first = MutableQueue.poll(waiting, undefined)
+    planned = first !== undefined
+    if (first === undefined) return
+    setImmediate(turned)
+    first()
   }
   const due = (): boolean => {
     const now = performance.now()
     if (since !== undefined) return now - since >= turnMillis
     since = now
-    setImmediate(turned)
+    if (!planned) setImmediate(turned)
+    planned = true
     return false
   }
-  const release = (): void => {
-    const [first] = waiting
-    if (first === undefined) return
-    if (due() && !fresh) {
-      setImmediate(release)
-      return
-    }
-    fresh = false
-    waiting.delete(first)
-    first()
-  }
   const turn = Effect.async<void>((resume) => {
-    const go = () => resume(Effect.void)
-    waiting.add(go)
-    setImmediate(release)
-    return Effect.sync(() => void waiting.delete(go))
+    MutableQueue.offer(waiting, () => resume(Effect.void))
   })
   return (call) => (due() ? Effect.zipRight(turn, call) : call)
 }
