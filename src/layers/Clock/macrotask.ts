@@ -23,26 +23,31 @@ export const makeBreath = (): Service["breath"] => {
   let planned = false
   /** Of those who were interrupted, too: they let their turn pass. */
   const waiting = MutableQueue.unbounded<() => void>()
+  const plan = () => {
+    if (!planned) setImmediate(turned)
+    planned = true
+  }
   const turned = () => {
     since = undefined
+    planned = false
     const first = MutableQueue.poll(waiting, undefined)
-    planned = first !== undefined
     if (first === undefined) return
-    setImmediate(turned)
+    plan()
     first()
   }
   const due = (): boolean => {
     const now = performance.now()
     if (since !== undefined) return now - since >= turnMillis
     since = now
-    if (!planned) setImmediate(turned)
-    planned = true
+    plan()
     return false
   }
   const turn = Effect.async<void>((resume) => {
     MutableQueue.offer(waiting, () => resume(Effect.void))
+    plan()
   })
-  return (call) => (due() ? Effect.zipRight(turn, call) : call)
+  // Looked at each time that the call is made: one that meets another writer is made again
+  return (call) => Effect.suspend(() => (due() ? Effect.zipRight(turn, call) : call))
 }
 
 /** So many milliseconds of the machine's own time. */

@@ -116,7 +116,7 @@ export const makeSqliteDatabase = (
         ),
       joins: joins(ours),
       standing: standing(ours),
-      transaction: (self) => Effect.suspend(() => clock.breath(transaction(self))),
+      transaction: (self) => clock.breath(transaction(self)),
       holdsWriteLock: lent === undefined ? heldByUs(sql) : Effect.sync(() => !lent.turns.free()),
       // Who waits for the end wakes others then: a client that gives no connection has no open transaction either
       afterTransaction: Effect.asVoid(Effect.either(Effect.scoped(sql.reserve)))
