@@ -84,8 +84,8 @@ export interface Names {
   /** Milliseconds since the Unix epoch: an SQL expression. */
   readonly now: string
   /**
-   * The same, no earlier than what is in the rows that a statement meets: one that waited, or stood still, meets rows that
-   * were written by statements which began after it.
+   * No lease begins later, but what a clock wrote that ran ahead: a statement that waited, or stood still, meets rows that were
+   * written by statements which began after it; and see `clockStepMillis`.
    */
   readonly latest: string
   /** The NOTIFY channel of the namespace. */
@@ -111,6 +111,12 @@ const serverNow = "floor(extract(epoch from statement_timestamp()) * 1000)::bigi
 
 /** The server's clock, at every look. */
 const serverLatest = "floor(extract(epoch from clock_timestamp()) * 1000)::bigint"
+
+/**
+ * A clock that is set back by less leaves the leases and locks alone that were given before: they seem to begin in the future for
+ * as long, and are no sign of a clock that ran ahead.
+ */
+export const clockStepMillis = 30_000
 
 /** The present as something that is computed once per statement, not for each row: the server's clock costs a microsecond. */
 export const onceNow = (n: Names): string => (n.engine === "postgres" ? `(SELECT ${n.now})` : n.now)
@@ -146,7 +152,7 @@ export const postgresNames = (schema: string, source: "database" | "process"): N
   ...tablesOf((table) => `${quote(schema)}.${quote(table)}`),
   index: quote,
   now: source === "database" ? serverNow : ":now::bigint",
-  latest: source === "database" ? serverLatest : ":now::bigint",
+  latest: `(${source === "database" ? serverLatest : ":now::bigint"} + ${clockStepMillis})`,
   channel: channelOf(schema)
 })
 
@@ -159,7 +165,7 @@ export const sqliteNames = (prefix: string): Names => {
     ...tablesOf(name),
     index: name,
     now: ":now",
-    latest: ":now",
+    latest: `(:now + ${clockStepMillis})`,
     channel: ""
   }
 }

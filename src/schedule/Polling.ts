@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Duration, Schedule } from "effect"
+import { Duration, Effect, Schedule } from "effect"
 import type { WakeState } from "../services/Wake.js"
 
 /**
@@ -21,6 +21,20 @@ export const longestSleepMillis = 86_400_000
  * @category constructors
  */
 export const sleepMillis = (millis: number): number => Math.min(longestSleepMillis, Math.max(1, Math.ceil(millis)))
+
+/**
+ * A sleep of any length, in as many parts as a timer needs.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const longSleep = (millis: number): Effect.Effect<void> =>
+  millis <= longestSleepMillis
+    ? Effect.sleep(sleepMillis(millis))
+    : Effect.zipRight(
+        Effect.sleep(longestSleepMillis),
+        Effect.suspend(() => longSleep(millis - longestSleepMillis))
+      )
 
 /**
  * While another process has the write lock: after 1 ms, doubling, at most 50 ms apart with jitter; without end.

@@ -90,6 +90,11 @@ export interface ClaimRequest {
   readonly limit: number
   /** Jobs beyond `limit` that are claimed ahead; none that crashed before or is on its last attempt is among them. */
   readonly prefetch: number
+  /**
+   * How many free handlers that is, where one takes several jobs: no more of those that crashed before are claimed, since each has
+   * a handler to itself, and none on its last attempt from behind one. Default: `limit`.
+   */
+  readonly handlers?: number | undefined
   readonly visibilityMillis: number
   /** Who claims: kept with the row while it is leased. */
   readonly worker: string
@@ -124,6 +129,8 @@ export interface ClaimResult {
   readonly jobs: ReadonlyArray<ClaimedRow>
   /** There may be more to claim right now. */
   readonly more: boolean
+  /** Ready jobs were left for free handlers: the next claim should be for those alone, or they are passed for ever. */
+  readonly left?: boolean | undefined
   /** The queue is paused for the whole fleet. */
   readonly paused: boolean
   /** Milliseconds until the next job is due or the next lease ends; undefined when none is known. */

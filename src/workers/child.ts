@@ -12,7 +12,7 @@ import {
   ScheduleIntervals,
   type Scope
 } from "effect"
-import { sleepMillis } from "../schedule/Polling.js"
+import { longSleep } from "../schedule/Polling.js"
 import { Clock } from "../services/Clock.js"
 import { type InvalidArgument, WorkerFailed } from "../services/Errors.js"
 import type * as Supervisor from "./Supervisor.js"
@@ -143,7 +143,7 @@ export const runChild = <R>(
       child.restarts++
       publish({ _tag: "Restarting", worker: child.name, reason: error.message, delayMillis, restarts: child.restarts })
       yield* Effect.logWarning(`the worker ${child.name} has failed and is started again: ${error.message}`)
-      yield* Effect.sleep(sleepMillis(delayMillis))
+      yield* longSleep(delayMillis)
       return true
     })
   const lives: Effect.Effect<void, never, Exclude<R, Scope.Scope> | Clock> = Effect.gen(function* () {

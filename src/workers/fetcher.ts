@@ -11,7 +11,7 @@ import * as Settlement from "../services/Settlement.js"
 import type { WakeState } from "../services/Wake.js"
 import { nextMembers } from "./batch.js"
 import { notePaused } from "./controller.js"
-import { arm, makeHeld, makeRun, offerSettle, type Run, type WorkerState } from "./held.js"
+import { arm, type Held, makeHeld, makeRun, offerSettle, type Run, type WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
 import type { JobFork, Runs } from "./jobFork.js"
 import { failing, works } from "./outage.js"
@@ -68,16 +68,21 @@ const prefetch = (state: WorkerState): number => {
   return Math.min(maxPrefetch, cleared, Math.floor(aheadSize / Math.max(1, state.meanSize)))
 }
 
-/** How much there is room for: free slots, and what may be claimed ahead of them. */
+/** How much there is room for: free slots, their handlers, and what may be claimed ahead of them. */
 const room = (state: WorkerState) => {
-  if (state.paused || state.draining || state.state === "failed") return { limit: 0, ahead: 0 }
+  if (state.paused || state.draining || state.state === "failed") return { limit: 0, handlers: 0, ahead: 0 }
   const { batchSize, concurrency } = state.policy
+  const handlers = concurrency - state.running - Math.ceil(state.buffer.length / batchSize)
   const free = (concurrency - state.running) * batchSize - state.buffer.length
-  const most = prefetch(state)
+  const most = state.leftBehind ? 0 : prefetch(state)
   const waiting = Math.max(0, -free)
   // Refilled when half empty, so that claims stay large
   const ahead = waiting <= most / 2 ? most - waiting : 0
-  return { limit: Math.min(maxClaim, Math.max(0, free)), ahead: Math.min(maxClaim, ahead) }
+  return {
+    limit: Math.min(maxClaim, Math.max(0, free)),
+    handlers: Math.max(0, handlers),
+    ahead: Math.min(maxClaim, ahead)
+  }
 }
 
 /** How long a job goes back for whose handler of an earlier lease has not ended yet. */
@@ -87,24 +92,32 @@ const overlapMillis = 1_000
  * Whether an earlier lease's handler of the same job is still at it, here: the lease has ended unnoticed (the clock was
  * set, the process was suspended) and this worker has claimed the job again. It is interrupted, and has to end first.
  */
-const overlaps = (state: WorkerState, row: ClaimedRow): boolean => {
-  if (row.crashes === 0) return false
-  const earlier = [...state.held.values()].filter(({ row: other }) => other.id === row.id && other.token !== row.token)
+const overlaps = (state: WorkerState, earlier: ReadonlyArray<Held>): boolean => {
   for (const held of earlier) lose(state, held, state.lastClaim ?? 0)
   return earlier.some(({ phase }) => phase === "lost")
 }
 
+/** What is in hand of jobs that have been claimed again, by id. */
+const earlierOf = (state: WorkerState, rows: ReadonlyArray<ClaimedRow>): ReadonlyMap<number, ReadonlyArray<Held>> => {
+  const earlier = new Map<number, Array<Held>>()
+  for (const { crashes, id } of rows) if (crashes > 0) earlier.set(id, [])
+  if (earlier.size > 0) for (const held of state.held.values()) earlier.get(held.row.id)?.push(held)
+  return earlier
+}
+
 const take = (state: WorkerState, starter: Starter, result: ClaimResult): void => {
+  const earlier = earlierOf(state, result.jobs)
   for (const row of result.jobs) {
     const held = makeHeld(row)
     state.meanSize = state.meanSize * 0.9 + row.payload.length * 0.1
     state.held.set(row.token, held)
     if (state.paused || state.draining) offerSettle(state, held, Settlement.givenBack(row, 0))
-    else if (overlaps(state, row)) offerSettle(state, held, Settlement.givenBack(row, overlapMillis))
+    else if (overlaps(state, earlier.get(row.id) ?? []))
+      offerSettle(state, held, Settlement.givenBack(row, overlapMillis))
     else state.buffer.push(held)
   }
   if (result.jobs.length > 0) state.holding.unsafeOpen()
-  state.refillAt = result.more ? Math.floor(prefetch(state) / 2) : -1
+  state.refillAt = result.more ? Math.floor((result.left === true ? 0 : prefetch(state)) / 2) : -1
   starter.start()
   const [first] = state.buffer
   const { maxWaitMillis, visibilityMillis } = state.policy
@@ -168,7 +181,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   })
 
   /** Uninterruptible: a claim that has been answered is always in the worker's hands. */
-  const claim = (limit: number, ahead: number) =>
+  const claim = ({ ahead, handlers, limit }: ReturnType<typeof room>) =>
     Effect.gen(function* () {
       const now = yield* state.clock.monotonic
       const probe = now - lastProbe >= probeMillis
@@ -180,6 +193,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       const result = yield* state.queue.claim({
         queue: state.queueName,
         limit,
+        handlers,
         prefetch: ahead,
         visibilityMillis: state.policy.visibilityMillis,
         worker: state.workerId,
@@ -189,6 +203,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       // What has become ready since it was sent may lie before
       after = heard === wakesHeard ? result.last : undefined
       state.lastClaim = yield* state.clock.monotonic
+      state.leftBehind = result.left === true
       works(state, "claiming")
       stream.found(result.jobs.length)
       state.telemetry.claimed(result.jobs)
@@ -234,13 +249,14 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
 
   const turns = Effect.gen(function* () {
     yield* state.room.close
-    const { ahead, limit } = room(state)
+    const found = room(state)
+    const { ahead, limit } = found
     if (limit + ahead === 0) {
       state.telemetry.waits(false)
       return yield* state.room.await
     }
     const result = yield* Effect.catchAll(
-      retryWhile(Effect.tapError(claim(limit, ahead), outage), outageRetry, () => true),
+      retryWhile(Effect.tapError(claim(found), outage), outageRetry, () => true),
       () => Effect.never
     )
     if (state.paused || state.draining) return

@@ -81,6 +81,8 @@ export interface WorkerState {
   /** For the whole fleet, as far as this worker knows. */
   queuePaused: boolean
   draining: boolean
+  /** Ready jobs were left for free handlers: the next claim is for those, so that what is claimed ahead does not pass them for ever. */
+  leftBehind: boolean
   /** A claim is under way: what it takes will be in the worker's hands. */
   claiming: boolean
   state: "running" | "paused" | "draining" | "stopped" | "failed"

@@ -55,6 +55,7 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       paused: false,
       queuePaused: false,
       draining: false,
+      leftBehind: false,
       claiming: false,
       state: "running",
       counters: { acked: 0, retried: 0, released: 0, dead: 0, lost: 0 },

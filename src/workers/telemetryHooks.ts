@@ -72,16 +72,18 @@ const failed = (type: string, message: string): Seen => ({
 
 /** How the span of a run ends: what the runtime interrupted has not failed, unless it took too long. */
 const seen = (run: Run, exit: Exit.Exit<Ends, unknown>): Seen => {
-  const [first] = run.members
-  if (first === undefined) return failed("undecodable", "no job of this run could be decoded, or had a handler")
+  if (run.members.length === 0) return failed("undecodable", "no job of this run could be decoded, or had a handler")
   if (run.stuck) return failed("stuck", "the handler did not end when it was interrupted")
   if (Exit.isSuccess(exit)) {
     const ends = [...(exit.value?.values() ?? [])].filter(Exit.isFailure).length
     return ends === 0 ? { exit } : { exit, attributes: { "alkstore.batch.failed_count": ends } }
   }
-  if (first.stop === "timeout") return failed("timeout", "the handler did not end within its timeout")
-  const stop = first.phase === "lost" ? "lease_lost" : first.stop
-  if (stop !== undefined) return { exit, attributes: { "alkstore.interrupted": stop } }
+  const stops = run.members.map((held) => (held.phase === "lost" ? "lease_lost" : held.stop))
+  if (run.members.some(({ stop }) => stop === "timeout"))
+    return failed("timeout", "the handler did not end within its timeout")
+  // The handler of a batch is interrupted when all of its jobs are to be stopped; otherwise it has ended by itself
+  const [stop] = stops
+  if (stop !== undefined && !stops.includes(undefined)) return { exit, attributes: { "alkstore.interrupted": stop } }
   if (word(exit.cause, Snooze) !== undefined) return { exit: Exit.void, attributes: { "alkstore.snoozed": true } }
   const fatal = word(exit.cause, Fatal)
   const inner = fatal === undefined ? "_OTHER" : errorType(fatal.error)

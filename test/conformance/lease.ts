@@ -202,6 +202,39 @@ export const leaseSuite: Suite = (engine, options) => {
     )
   })
 
+  virtual(engine, options, "a clock that is set back", (it) => {
+    it.effect("by up to 30 s ends no lease that was given before: it ends at its deadline (G38)", () =>
+      Effect.gen(function* () {
+        const sql = yield* SqlClient.SqlClient
+        const queue = freshQueue()
+        yield* queue.enqueue(1)
+        const job = yield* claimOne(queue, { visibilityTimeout: "10 seconds" })
+        // As if the clock had been 30 s further on when it was claimed
+        yield* sql.unsafe(`UPDATE ${engine.table("jobs")} SET visible_at = visible_at + 30000 WHERE id = ${job.id}`)
+        for (const millis of [0, 10_000, 29_999]) {
+          yield* TestClock.adjust(millis)
+          expect(yield* queue.claim()).toEqual([])
+          yield* sweep(queue)
+          expect(yield* onlyRow(queue)).toMatchObject({ state: "leased", crashes: 0 })
+        }
+        yield* TestClock.adjust(1)
+        expect(yield* claimOne(queue)).toMatchObject({ attempt: 2, crashes: 1 })
+      })
+    )
+
+    it.effect("by more than that: it was written by a clock that ran ahead, and has ended (G38)", () =>
+      Effect.gen(function* () {
+        const sql = yield* SqlClient.SqlClient
+        const queue = freshQueue()
+        yield* queue.enqueue(1)
+        const job = yield* claimOne(queue, { visibilityTimeout: "10 seconds" })
+        yield* sql.unsafe(`UPDATE ${engine.table("jobs")} SET visible_at = visible_at + 30001 WHERE id = ${job.id}`)
+        yield* sweep(queue)
+        expect(yield* claimOne(queue)).toMatchObject({ attempt: 2, crashes: 1 })
+      })
+    )
+  })
+
   virtual(engine, options, "heartbeats by hand", (it) => {
     it.effect("renew the lease for its visibility timeout from then (G37)", () =>
       Effect.gen(function* () {

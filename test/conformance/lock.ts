@@ -38,6 +38,24 @@ export const lockSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("are held to their end when the clock has been set back by up to 30 s, and no longer (G38, G67)", () =>
+      Effect.gen(function* () {
+        const sql = yield* SqlClient.SqlClient
+        const name = freshName("lock")
+        const setBack = (millis: number) =>
+          sql.unsafe(`UPDATE ${engine.table("locks")} SET expires_at = expires_at + ${millis} WHERE name = '${name}'`)
+        yield* Lock.acquire(name, { ttl: "10 seconds" })
+        yield* setBack(30_000)
+        expect(Option.isNone(yield* Lock.tryAcquire(name))).toBe(true)
+        yield* TestClock.adjust(39_999)
+        expect(Option.isNone(yield* Lock.tryAcquire(name))).toBe(true)
+        yield* TestClock.adjust(1)
+        expect(Option.isSome(yield* Lock.tryAcquire(name))).toBe(true)
+        yield* setBack(30_001)
+        expect(Option.isSome(yield* Lock.tryAcquire(name))).toBe(true)
+      })
+    )
+
     it.effect("have tokens that only grow: after a release, an end, a force, over all names and jobs (G27, G67)", () =>
       Effect.gen(function* () {
         const name = freshName("lock")

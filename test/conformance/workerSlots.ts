@@ -25,6 +25,17 @@ const recordingClaims = (requests: Array<ClaimRequest>) => (real: Queue.Service)
   }
 })
 
+/** How many live jobs there are in each state, with each count of attempts. */
+const tally = (queue: Queue.Definition<unknown>) =>
+  Effect.map(liveRows(queue), (rows) => {
+    const counts: Record<string, number> = {}
+    for (const { attempt, state } of rows) {
+      const kind = `${state}, attempt ${attempt}`
+      counts[kind] = (counts[kind] ?? 0) + 1
+    }
+    return counts
+  })
+
 export const workerSlotsSuite: Suite = (engine, options) => {
   virtual(engine, options, "a handler that runs too long", (it) => {
     it.effect("is interrupted with its children, fails, and frees its slot (G50)", () =>
@@ -300,6 +311,84 @@ export const workerSlotsSuite: Suite = (engine, options) => {
         yield* gate.open
         yield* Testing.advance("5 seconds")
         yield* expectEmpty(queue)
+      })
+    )
+
+    it.effect("passes one of those once at most: the claim after that is for free handlers (G25)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const begun: Array<unknown> = []
+        const { worker } = yield* observe(queue, {
+          handler: ({ payload }) =>
+            Effect.zipRight(
+              Effect.sync(() => begun.push(payload)),
+              Effect.sleep("1 millis")
+            ),
+          concurrency: 2
+        })
+        yield* queue.enqueueMany(numbers(3_000))
+        yield* Testing.advance("150 millis")
+        const { buffered } = yield* worker.status
+        expect(buffered).toBeGreaterThan(0)
+        yield* queue.enqueue("last attempt", { maxAttempts: 1, priority: 1 })
+        const before = begun.length
+        yield* Testing.advance("5 seconds")
+        yield* expectEmpty(queue)
+        const passed = begun.indexOf("last attempt") - before
+        expect(passed).toBeGreaterThanOrEqual(0)
+        // What was in hand, and what has been claimed with the look that found it
+        expect(passed).toBeLessThanOrEqual(1_000)
+        expect(begun).toHaveLength(3_001)
+      })
+    )
+
+    const hangs = { batchHandler: () => Effect.never, concurrency: 2, shutdownGrace: 0 } as const
+
+    it.effect("of a batch: each that crashed before has a handler to itself, and no more are claimed (G25)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        yield* queue.enqueueMany(numbers(50))
+        yield* queue.claim({ limit: 50, visibilityTimeout: "1 second" })
+        yield* Testing.advance("2 seconds")
+        yield* sweep(queue)
+        const { worker } = yield* observe(queue, hangs)
+        yield* Testing.advance("5 seconds")
+        expect(yield* worker.status).toMatchObject({ running: 2, buffered: 0 })
+        expect(yield* tally(queue)).toEqual({
+          "leased, attempt 2": 2,
+          "ready, attempt 1": 48
+        })
+      })
+    )
+
+    it.effect(
+      "of a batch: none on its last attempt is claimed that has to wait for one that crashed before (G25)",
+      () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          yield* queue.enqueueMany(numbers(2), { priority: 1 })
+          yield* queue.claim({ limit: 2, visibilityTimeout: "1 second" })
+          yield* Testing.advance("2 seconds")
+          yield* sweep(queue)
+          yield* queue.enqueueMany(numbers(5), { maxAttempts: 1 })
+          const { worker } = yield* observe(queue, hangs)
+          yield* Testing.advance("5 seconds")
+          expect(yield* worker.status).toMatchObject({ running: 2, buffered: 0 })
+          expect(yield* tally(queue)).toEqual({
+            "leased, attempt 2": 2,
+            "ready, attempt 0": 5
+          })
+        })
+    )
+
+    it.effect("of a batch: those on their last attempt are together in one (G25)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        yield* queue.enqueueMany(numbers(5), { maxAttempts: 1 })
+        const { worker } = yield* observe(queue, hangs)
+        yield* Testing.advance("1 second")
+        expect(yield* worker.status).toMatchObject({ running: 5, buffered: 0 })
+        expect(yield* tally(queue)).toEqual({ "leased, attempt 1": 5 })
       })
     )
 

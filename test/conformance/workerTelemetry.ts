@@ -150,6 +150,34 @@ export const workerTelemetrySuite: Suite = (engine, options) => {
       }).pipe(Effect.withTracer(tracer))
     })
 
+    it.effect("of a batch ends as its handler does, whatever becomes of one of its jobs meanwhile (G136)", () => {
+      const { named, tracer } = makeRecorder()
+      return Effect.gen(function* () {
+        const queue = freshQueue()
+        let ends: Effect.Effect<never, TypeError> = Effect.never
+        yield* observe(queue, {
+          batchHandler: () => Effect.suspend(() => ends),
+          timeout: "2 minutes",
+          retry: Schedule.stop
+        })
+        const round = Effect.gen(function* () {
+          const before = named(`process ${queue.name}`).length
+          const [first] = yield* queue.enqueueMany([1, 2, 3])
+          yield* Testing.advance("1 second")
+          yield* queue.cancel((first as Queue.Receipt).id)
+          yield* Testing.advance("3 minutes")
+          return named(`process ${queue.name}`)[before]?.attributes
+        })
+        const late = yield* round
+        expect(late?.get("error.type")).toBe("timeout")
+        expect(late?.has("alkstore.interrupted")).toBe(false)
+        ends = Effect.delay(Effect.fail(new TypeError("no")), "1 minute")
+        const failed = yield* round
+        expect(failed?.get("error.type")).toBe("TypeError")
+        expect(failed?.has("alkstore.interrupted")).toBe(false)
+      }).pipe(Effect.withTracer(tracer))
+    })
+
     it.effect(
       "of many jobs: one sends them all, each is processed on its own; a batch is one, with all links (G135, G136)",
       () => {

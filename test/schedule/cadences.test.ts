@@ -1,5 +1,5 @@
 /** Cadences: how long the waits are, and whether they end. */
-import { Chunk, Duration, Effect, Random, Schedule } from "effect"
+import { Chunk, Duration, Effect, Fiber, Option, Random, Schedule, TestClock, TestContext } from "effect"
 import fc from "fast-check"
 import { describe, expect, test } from "vitest"
 import { heartbeat, marginMillis } from "../../src/schedule/Heartbeat.js"
@@ -9,6 +9,7 @@ import {
   conflictRetry,
   eventLooks,
   longestSleepMillis,
+  longSleep,
   outageRetry,
   sleepMillis
 } from "../../src/schedule/Polling.js"
@@ -52,6 +53,16 @@ describe("Heartbeat", () => {
 })
 
 describe("Polling", () => {
+  test("a long sleep is as long as it is to be, in parts that fit into a timer (G58, G70, G131)", () =>
+    Effect.gen(function* () {
+      const days = 86_400_000
+      const fiber = yield* Effect.fork(longSleep(3 * days + 5))
+      yield* TestClock.adjust(3 * days + 4)
+      expect(yield* Fiber.poll(fiber)).toEqual(Option.none())
+      yield* TestClock.adjust(1)
+      expect(yield* Fiber.join(fiber)).toBeUndefined()
+    }).pipe(Effect.provide(TestContext.TestContext), Effect.runPromise))
+
   test("a sleep is whole, at least 1 ms, and fits into a timer", () => {
     expect(sleepMillis(-5)).toBe(1)
     expect(sleepMillis(0.2)).toBe(1)

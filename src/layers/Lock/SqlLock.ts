@@ -3,7 +3,7 @@
  * counter. No session advisory lock: those vanish with a connection and tell nobody.
  */
 import { Duration, Effect, Either, Fiber, Layer, Option, Random } from "effect"
-import { sleepMillis } from "../../schedule/Polling.js"
+import { longSleep, sleepMillis } from "../../schedule/Polling.js"
 import { lockRenewal, lockWaitMillis } from "../../schedule/Renewal.js"
 import { Clock } from "../../services/Clock.js"
 import { InvalidArgument, LockLost, LockTimeout } from "../../services/Errors.js"
@@ -128,7 +128,7 @@ const make = (db: Database) =>
     const acquireWithin = (request: Request, timeout: Duration.DurationInput | undefined, restore: Restore) =>
       Effect.gen(function* () {
         const millis = timeout === undefined ? undefined : yield* checkDuration("timeout", timeout)
-        const limit = millis === undefined ? Effect.never : Effect.sleep(sleepMillis(millis))
+        const limit = millis === undefined ? Effect.never : longSleep(millis)
         const taken = yield* millis === 0 ? takeOnce(request, restore) : within(untilTaken(request), limit, restore)
         if (Option.isSome(taken)) return taken.value
         const message = `lock ${request.name} was not free within ${millis} ms`

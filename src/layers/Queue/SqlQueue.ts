@@ -186,7 +186,8 @@ const make = (db: Database, options: SqlQueueOptions) =>
       Effect.gen(function* () {
         const cleared = yield* clear(request.queue, met)
         if ((!cleared && round > 0) || claimed >= request.limit) return undefined
-        return yield* claimOnce({ ...request, limit: request.limit - claimed })
+        const { handlers = request.limit, limit } = request
+        return yield* claimOnce({ ...request, limit: limit - claimed, handlers: Math.max(0, handlers - claimed) })
       }).pipe(
         Effect.catchAll((error) =>
           Effect.flatMap(db.joins, (joins) =>
@@ -222,12 +223,13 @@ const make = (db: Database, options: SqlQueueOptions) =>
           met = next
         }
         // Seen and left behind: for free handlers only
-        const left = met.seen > met.rows.length
+        const left = met.seen > met.rows.length + met.expired
         const behind = round === maxRounds && met.marked
         const full = left || behind || met.seen >= request.limit + request.prefetch || met.expired > 0 || met.lapsed
         return {
           jobs: rows.sort((a, b) => b.priority - a.priority || a.dueAt - b.dueAt || a.id - b.id),
           more: full,
+          left,
           paused: met.paused,
           nextInMillis: met.nextAt === null ? undefined : Math.max(0, met.nextAt - met.now),
           // What was left behind is still to be taken, or moved

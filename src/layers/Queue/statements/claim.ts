@@ -10,7 +10,16 @@ import { Effect, Random } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { ClaimRequest } from "../../../services/QueueStore.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
-import { type Names, nextval, onceNow, type PerEngine, type Row, type Session, statement } from "../../engine.js"
+import {
+  clockStepMillis,
+  type Names,
+  nextval,
+  onceNow,
+  type PerEngine,
+  type Row,
+  type Session,
+  statement
+} from "../../engine.js"
 import { idAmong } from "./lists.js"
 import { bool, int, intOrNull, rareOf, takenColumns, takenNames, takenRow } from "./rows.js"
 
@@ -66,10 +75,10 @@ const postgres: Claim = (n) => {
       SELECT (SELECT w.priority FROM ${n.jobs} w WHERE ${waiting("w")} AND w.priority < p.priority ORDER BY w.priority DESC LIMIT 1)
       FROM priorities p WHERE p.priority IS NOT NULL
     ), seen AS MATERIALIZED (
-      SELECT s.id, s.expired, s.risky, s.priority, s.visible_at, row_number() OVER () AS n
+      SELECT s.id, s.expired, s.risky, s.crashed, s.priority, s.visible_at, row_number() OVER () AS n
       FROM (
         SELECT c.* FROM priorities p CROSS JOIN LATERAL (
-          SELECT w.id, w.priority, w.visible_at, coalesce(w.expires_at <= ${now}, false) AS expired, ${risky} AS risky
+          SELECT w.id, w.priority, w.visible_at, coalesce(w.expires_at <= ${now}, false) AS expired, ${risky} AS risky, w.crashes > 0 AS crashed
           FROM ${n.jobs} w
           WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at <= ${now} AND (w.visible_at, w.id) > (${after("afterAt")}, ${after("afterId")})
           ORDER BY w.visible_at, w.id LIMIT :limit::integer FOR UPDATE SKIP LOCKED
@@ -79,7 +88,8 @@ const postgres: Claim = (n) => {
       UPDATE ${n.jobs} j
       SET token = ${nextval(n.tokens)}, attempt = j.attempt + 1, worker = :worker, claimed_at = ${now},
         visible_at = ${now} + :visibility::bigint, visibility_ms = :visibility::bigint
-      WHERE j.id = ANY (ARRAY(SELECT s.id FROM seen s WHERE NOT s.expired AND (s.n <= :free::integer OR NOT s.risky)))
+      WHERE j.id = ANY (ARRAY(SELECT s.id FROM seen s WHERE NOT s.expired AND (NOT s.risky OR s.n <= :handlers::integer
+          OR (s.n <= :free::integer AND s.n < coalesce((SELECT min(c.n) FROM seen c WHERE c.crashed), :free::integer + 1)))))
       RETURNING j.id, j.token, ${takenColumns("postgres", "j.")}, CASE WHEN j.dedupe_scope = 'waiting' THEN j.dedupe_key END AS freeing
     ), freed AS (
       DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = ANY (ARRAY(SELECT freeing FROM claimed WHERE freeing IS NOT NULL))
@@ -103,12 +113,17 @@ const postgres: Claim = (n) => {
     SELECT f.facts, c.id, c.token, ${takenNames("c.")} FROM facts f LEFT JOIN claimed c ON false
     UNION ALL SELECT NULL, c.id, c.token, ${takenNames("c.")} FROM claimed c`
   )
-  return (session, { after, limit, prefetch, probe, queue, visibilityMillis, worker }, monotonic = 0) =>
+  return (
+    session,
+    { after, limit, handlers = limit, prefetch, probe, queue, visibilityMillis, worker },
+    monotonic = 0
+  ) =>
     Effect.map(
       session.execute(text, {
         queue,
         limit: limit + prefetch,
         free: limit,
+        handlers,
         visibility: visibilityMillis,
         worker,
         probe,
@@ -213,14 +228,14 @@ const sqlite: Claim = (n) => {
       discard: true
     })
   }
-  return (session, { limit, prefetch, queue, visibilityMillis, worker }, monotonic = 0) =>
+  return (session, { limit, handlers = limit, prefetch, queue, visibilityMillis, worker }, monotonic = 0) =>
     Effect.gen(function* () {
       const wanted = limit + prefetch
       const [facts] = yield* session.execute(first, { queue })
       const now = int(facts?.now)
       let nextAt = intOrNull(facts?.lease_ends)
       const begun = intOrNull(facts?.begun)
-      const lapsed = (nextAt !== null && nextAt <= now) || (begun !== null && begun > now)
+      const lapsed = (nextAt !== null && nextAt <= now) || (begun !== null && begun > now + clockStepMillis)
       const paused = bool(facts?.paused)
       const seen: Array<Row> = []
       let priority = paused ? null : intOrNull(facts?.priority)
@@ -236,7 +251,11 @@ const sqlite: Claim = (n) => {
         nextAt = earliest(nextAt, intOrNull(rest?.visible_at))
         priority = intOrNull(rest?.below)
       }
-      const taken = seen.filter((row, index) => !isExpired(row, now) && (index < limit || !isRisky(row)))
+      const crashed = seen.findIndex((row) => rareOf(row)[0] > 0)
+      const together = crashed === -1 ? limit : Math.min(limit, crashed)
+      const taken = seen.filter(
+        (row, index) => !isExpired(row, now) && (index < Math.max(handlers, together) || !isRisky(row))
+      )
       let rows: ReadonlyArray<ClaimedRow> = []
       if (taken.length > 0 && session.writes) {
         const spread = session.joined ? yield* Random.nextIntBetween(0, 1 << 20) : 0
