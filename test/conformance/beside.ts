@@ -1,4 +1,5 @@
 /** Transactions of the application, bad rows and other processes beside the library's own work. */
+import { SqlClient } from "@effect/sql"
 import { Queue, transaction, Wake } from "alkstore"
 import { Deferred, Effect, Fiber, Layer, TestClock } from "effect"
 import { expect } from "vitest"
@@ -128,6 +129,37 @@ export const besideSuite: Suite = (engine, options) => {
         yield* queue.enqueue("waiting", key)
         const jobs = yield* whileOpen(queue.deadLetters.requeue({ all: true }), queue.claim({ limit: 5 }))
         expect(jobs.map(({ payload }) => payload)).toContain("waiting")
+      })
+    )
+
+    it.effect("claims and sweeps pass by the jobs that it has locked, a clear too (G21, G188)", () =>
+      Effect.gen(function* () {
+        const sql = yield* SqlClient.SqlClient
+        const payloads = (jobs: ReadonlyArray<{ readonly payload: unknown }>) => jobs.map(({ payload }) => payload)
+        const claimed = freshQueue()
+        yield* claimed.enqueueMany(["a", "b"])
+        expect(payloads(yield* whileOpen(claimed.claim(), claimed.claim({ limit: 5 })))).toEqual(["b"])
+
+        const cleared = freshQueue()
+        const [first] = yield* cleared.enqueueMany(["a", "b"])
+        expect(yield* whileOpen(cleared.cancel(first?.id ?? 0), cleared.clear)).toBe(1)
+
+        const expired = freshQueue()
+        const [one] = yield* expired.enqueueMany(["a", "b"])
+        yield* sql.unsafe(`UPDATE ${engine.table("jobs")} SET expires_at = 1 WHERE queue = '${expired.name}'`)
+        yield* whileOpen(expired.cancel(one?.id ?? 0), sweep(expired))
+        expect(payloads(yield* deadRows(expired))).toContain('"b"')
+      })
+    )
+
+    it.effect("a requeue of all leaves to it the letters that it requeues", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const [first] = yield* queue.enqueueMany(["a", "b"])
+        for (const job of yield* queue.claim({ limit: 2 })) yield* job.fail("no")
+        yield* whileOpen(queue.deadLetters.requeue({ id: first?.id ?? 0 }), queue.deadLetters.requeue({ all: true }))
+        expect(yield* deadRows(queue)).toEqual([])
+        expect(yield* liveRows(queue)).toHaveLength(2)
       })
     )
 

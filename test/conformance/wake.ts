@@ -159,6 +159,10 @@ export const wakeSuite: Suite = (engine, options) => {
         const waiting = yield* Effect.fork(wokenWhen(subscription, free))
         yield* Lock.release(lease)
         yield* Fiber.join(waiting)
+        yield* Lock.acquire(name)
+        const forced = yield* Effect.fork(wokenWhen(subscription, free))
+        yield* Lock.forceRelease(name)
+        yield* Fiber.join(forced)
       })
     )
 

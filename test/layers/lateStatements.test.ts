@@ -15,12 +15,13 @@ import { until } from "../support/until.js"
 const gate = 4_712
 const now = "floor(extract(epoch from pg_catalog.statement_timestamp()) * 1000)::bigint"
 
-/** What gives jobs back stands still while the gate is shut, when it looks at its first row. */
-const shadow = (url: string) => `
+/** What has this name stands still while the gate is shut, when it looks at its first row. */
+const shadow = (name: string) => (url: string) =>
+  `
   CREATE SCHEMA slow;
   CREATE FUNCTION slow.statement_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS $$
   BEGIN
-    IF current_query() LIKE '%alkstore:give_back%' THEN PERFORM pg_advisory_xact_lock_shared(${gate}); END IF;
+    IF current_query() LIKE '%alkstore:${name}%' THEN PERFORM pg_advisory_xact_lock_shared(${gate}); END IF;
     RETURN pg_catalog.statement_timestamp();
   END $$;
   ALTER DATABASE "${new URL(url).pathname.slice(1)}" SET search_path = slow, pg_catalog, public`
@@ -86,7 +87,7 @@ test("a sweep that stood still does not move a job whose lease was renewed meanw
     await client.query("SELECT pg_advisory_unlock($1)", [gate])
     await sweep
     await run(job?.ack ?? Effect.void)
-  }, shadow))
+  }, shadow("give_back")))
 
 test("a job that is claimed while its cancellation waits for it is asked to end, and has one end (G156, G185)", () =>
   place(async (run, client) => {
@@ -106,4 +107,51 @@ test("a job that is claimed while its cancellation waits for it is asked to end,
     expect(await cancelling).toBe("requested")
     await run(job?.ack ?? Effect.die("nothing was claimed"))
     expect(await run(queue.deadLetters.list())).toEqual([])
+  }))
+
+test("an enqueue that stood still does not take its key from a letter that was requeued meanwhile (G9, G146)", () =>
+  place(async (run, client) => {
+    const queue = Queue.make(freshName("late"), { payload: Schema.String })
+    await run(queue.enqueue("a", { dedupeKey: "key", dedupeWindow: "1 milli" }))
+    const [job] = await run(queue.claim())
+    await run(job?.fail("no") ?? Effect.die("nothing was claimed"))
+    const over = `SELECT 1 FROM alkstore.dedupe_keys WHERE free_at <= ${now}`
+    await until("a window that has passed", async () => (await client.query(over)).rows.length === 1)
+    const [requeued, commit] = await Effect.runPromise(Effect.all([Deferred.make<void>(), Deferred.make<void>()]))
+    await client.query("SELECT pg_advisory_lock($1)", [gate])
+    const enqueue = run(queue.enqueue("b", { dedupeKey: "key" }))
+    await until("an enqueue that has seen the key, and stands still", waits(client))
+    const requeue = run(
+      Queue.transaction(
+        Effect.zipRight(
+          Effect.zipRight(queue.deadLetters.requeue({ all: true }), Deferred.succeed(requeued, undefined)),
+          Deferred.await(commit)
+        )
+      )
+    )
+    await Effect.runPromise(Deferred.await(requeued))
+    await client.query("SELECT pg_advisory_unlock($1)", [gate])
+    await until("an enqueue that waits for the requeue", waits(client))
+    await Effect.runPromise(Deferred.succeed(commit, undefined))
+    await requeue
+    expect(await enqueue).toMatchObject({ id: job?.id, deduplicated: true })
+    expect((await run(queue.claim({ limit: 5 }))).map(({ payload }) => payload)).toEqual(["a"])
+  }, shadow("enqueue_holders")))
+
+test("a batch that replaces jobs takes them in one order, whatever its own (G188)", () =>
+  place(async (run, client) => {
+    const queue = Queue.make(freshName("late"), { payload: Schema.String })
+    const replace = (keys: ReadonlyArray<string>) =>
+      run(queue.enqueueMany(keys, (dedupeKey) => ({ dedupeKey, onDuplicate: "replace" })))
+    const [first, second] = await replace(["a", "b"])
+    await client.query("BEGIN")
+    await client.query("SELECT 1 FROM alkstore.jobs WHERE id = $1 FOR UPDATE", [first?.id])
+    const batch = replace(["b", "a"])
+    await until("a batch that waits for the first", waits(client))
+    await client.query("SELECT 1 FROM alkstore.jobs WHERE id = $1 FOR UPDATE NOWAIT", [second?.id])
+    await client.query("COMMIT")
+    expect((await batch).map(({ id, replaced }) => [id, replaced])).toEqual([
+      [second?.id, true],
+      [first?.id, true]
+    ])
   }))
