@@ -1,8 +1,8 @@
 /** Named locks: one holder at a time, tokens that only grow, and nothing left behind. */
 import { SqlClient } from "@effect/sql"
-import { Errors, Lock, Queue } from "alkstore"
+import { Errors, Lock, Queue, transaction } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Clock, Deferred, Effect, Exit, Fiber, Layer, Option, Schedule, TestClock } from "effect"
+import { Clock, Deferred, Effect, Exit, Fiber, FiberRef, Layer, Option, Schedule, TestClock } from "effect"
 import { expect } from "vitest"
 import * as Sweeper from "../../src/workers/Sweeper.js"
 import { claimOne, failsWith, freshName, freshQueue, live, refuse, type Suite, virtual } from "./support.js"
@@ -122,7 +122,11 @@ export const lockSuite: Suite = (engine, options) => {
           lease = renewed
           expect(Option.isNone(yield* Lock.tryAcquire(name))).toBe(true)
         }
-        yield* TestClock.adjust("10 seconds")
+        // From now on for longer than it was taken for
+        const longer = yield* Lock.renew({ ...lease, ttlMillis: 60_000 })
+        expect(longer.expiresAt).toBe((yield* Clock.currentTimeMillis) + 60_000)
+        expect(Option.isNone(yield* Lock.tryAcquire(name))).toBe(true)
+        yield* TestClock.adjust("1 minute")
         expect(Option.isSome(yield* Lock.tryAcquire(name))).toBe(true)
       })
     )
@@ -317,6 +321,11 @@ export const lockSuite: Suite = (engine, options) => {
         yield* Testing.advance(1)
         const result = yield* Fiber.join(waiter)
         expect(result).toMatchObject({ left: { _tag: "LockTimeout", lock: name, retryable: true } })
+        // After one attempt where no time is given
+        const once = yield* Effect.fork(Effect.either(Lock.acquire(name, { timeout: 0 })))
+        yield* Testing.settle
+        expect(Option.isSome(yield* Fiber.poll(once))).toBe(true)
+        expect(yield* Fiber.join(once)).toMatchObject({ left: { _tag: "LockTimeout", lock: name } })
         yield* Lock.forceRelease(name)
         yield* Testing.advance("1 minute")
         expect(yield* held(name)).toBe(false)
@@ -451,6 +460,9 @@ export const lockSuite: Suite = (engine, options) => {
         const locked = Lock.withLock(name)
         expect(yield* locked(Effect.succeed(1))).toBe(1)
         expect(yield* held(name)).toBe(false)
+        const ref = FiberRef.unsafeMake(0)
+        yield* locked(FiberRef.set(ref, 1))
+        expect(yield* FiberRef.get(ref)).toBe(1)
         expect(yield* Effect.flip(locked(Effect.fail("mine")))).toBe("mine")
         expect(yield* held(name)).toBe(false)
         yield* Effect.exit(locked(Effect.die("defect")))
@@ -481,6 +493,30 @@ export const lockSuite: Suite = (engine, options) => {
         expect(yield* Fiber.join(running)).toMatchObject({ left: { _tag: "LockLost", lock: name } })
       })
     )
+
+    // PostgreSQL renews beside a transaction
+    if (!engine.besideTransactions)
+      it.effect("counts its time from when a renewal began, however late its answer comes (G67, G68)", () =>
+        Effect.gen(function* () {
+          const name = freshName("lock")
+          const interrupted: Array<number> = []
+          const running = yield* Effect.never.pipe(
+            Effect.onInterrupt(() => Effect.map(Clock.currentTimeMillis, (now) => void interrupted.push(now))),
+            Lock.withLock(name, { ttl: "10 seconds" }),
+            Effect.either,
+            Effect.fork
+          )
+          yield* Testing.settle
+          const start = yield* Clock.currentTimeMillis
+          const second = `NEW.name = '${name}' AND NEW.expires_at > ${start + 16_500}`
+          yield* refuse(engine.engine, "refuse_second", engine.table("locks"), second, "UPDATE")
+          // The first renewal, after a third of the time, waits for this
+          yield* transaction(Testing.advance("6 seconds"))
+          yield* Testing.advance("1 minute")
+          expect(interrupted).toEqual([start + 3_333 + 9_000])
+          expect(yield* Fiber.join(running)).toMatchObject({ left: { _tag: "LockLost", lock: name } })
+        })
+      )
 
     it.effect("interrupts the effect when the lock is lost, and fails with LockLost (G68)", () =>
       Effect.gen(function* () {
