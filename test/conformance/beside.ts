@@ -1,10 +1,21 @@
 /** Transactions of the application, bad rows and other processes beside the library's own work. */
 import { SqlClient } from "@effect/sql"
-import { Queue, transaction, Wake } from "alkstore"
-import { Deferred, Effect, Fiber, Layer, TestClock } from "effect"
+import { Queue, Schedules, transaction, Wake } from "alkstore"
+import { Context, Deferred, Effect, Fiber, Layer, TestClock } from "effect"
 import { expect } from "vitest"
-import { claimOne, deadRows, freshQueue, live, liveRows, refuse, type Suite, sweep, virtual } from "./support.js"
-import { numbers } from "./workerSupport.js"
+import {
+  claimOne,
+  deadRows,
+  freshName,
+  freshQueue,
+  live,
+  liveRows,
+  refuse,
+  type Suite,
+  sweep,
+  virtual
+} from "./support.js"
+import { eventually, numbers } from "./workerSupport.js"
 
 /** Holds a transaction open around what is done beside it. */
 const whileOpen = <A, E, R, B, E2, R2>(inside: Effect.Effect<A, E, R>, beside: Effect.Effect<B, E2, R2>) =>
@@ -211,6 +222,26 @@ export const besideSuite: Suite = (engine, options) => {
         yield* queue.resume
         yield* woken
         yield* transaction(queue.pause)
+        yield* woken
+      })
+    )
+
+    it.scoped("and other changes of schedules wake the schedulers of other processes", () =>
+      Effect.gen(function* () {
+        const there = yield* Layer.build(engine.beside(options))
+        const wake = Context.get(there, Wake.Wake)
+        // Which wakes everybody: before there is a subscription
+        yield* eventually("wakes", wake.state, ({ _tag }) => _tag === "Live")
+        const subscription = yield* wake.subscribe(Wake.scheduleTopic)
+        const woken = Effect.timeout(subscription.await, "3 seconds")
+        const schedule = Schedules.make(freshName("schedule"), { every: "1 day", queue: freshQueue(), payload: 1 })
+        yield* Schedules.put(schedule)
+        yield* woken
+        yield* Schedules.pause(schedule.name)
+        yield* woken
+        yield* Schedules.resume(schedule.name)
+        yield* woken
+        yield* transaction(Schedules.remove(schedule.name))
         yield* woken
       })
     )

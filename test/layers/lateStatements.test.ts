@@ -3,7 +3,7 @@
  * which it began, and what has been written since begins later. That is no sign of a clock that ran ahead (G38).
  */
 import { PgClient } from "@effect/sql-pg"
-import { Lock, Queue } from "alkstore"
+import { Lock, Queue, Schedules } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import { Deferred, Effect, Layer, ManagedRuntime, Option, Redacted, Schema } from "effect"
 import type pg from "pg"
@@ -154,4 +154,44 @@ test("a batch that replaces jobs takes them in one order, whatever its own (G188
       [second?.id, true],
       [first?.id, true]
     ])
+  }))
+
+const fireDue = Effect.flatMap(Schedules.Schedules, (schedules) => schedules.fireDue)
+
+/** An hour later, as schedules see it. */
+const anHourLater = "UPDATE alkstore.schedules SET next_at = next_at - 3600000, fire_at = fire_at - 3600000"
+
+test("a schedule that is due while it is paused gives its boundary one job (G102)", () =>
+  place(async (run, client) => {
+    const queue = Queue.make(freshName("late"), { payload: Schema.String })
+    const schedule = Schedules.make("schedule", { every: "1 hour", queue, payload: "a" })
+    await run(Schedules.put(schedule))
+    await client.query(anHourLater)
+    await client.query("SELECT pg_advisory_lock($1)", [gate])
+    const pausing = run(Schedules.pause(schedule.name))
+    await until("a pause that stands still before its job is there", waits(client))
+    let over = false
+    const firing = run(fireDue).finally(() => {
+      over = true
+    })
+    const waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    await until("a pass that is over, or waits", async () => over || (await client.query(waiting)).rows.length > 1)
+    await client.query("SELECT pg_advisory_unlock($1)", [gate])
+    expect(await firing).toBe(0)
+    await pausing
+    expect(await run(queue.claim({ limit: 5 }))).toHaveLength(1)
+  }, shadow("enqueue")))
+
+test("schedules that are locked hold up no other, however many they are (G107)", () =>
+  place(async (run, client) => {
+    const queue = Queue.make(freshName("late"), { payload: Schema.String })
+    const names = Array.from({ length: 101 }, (_, n) => String(1_000 + n))
+    const put = (name: string) => Schedules.put(Schedules.make(name, { every: "1 hour", queue, payload: name }))
+    await run(Effect.forEach(names, put))
+    await client.query(anHourLater)
+    await client.query("BEGIN")
+    await client.query("SELECT 1 FROM alkstore.schedules WHERE name <> $1 FOR UPDATE", [names.at(-1)])
+    expect(await run(Effect.timeout(fireDue, "10 seconds"))).toBe(1)
+    await client.query("COMMIT")
+    expect((await run(queue.claim({ limit: 5 }))).map(({ payload }) => payload)).toEqual([names.at(-1)])
   }))
