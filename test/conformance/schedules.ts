@@ -426,6 +426,10 @@ export const schedulesSuite: Suite = (engine, options) => {
           yield* nextMinute
           yield* fireDue
           expect(yield* boundaries(queue)).toEqual([minute, minute + 6 * 60_000])
+          // Nor when it is due again: what was fired last is what counts
+          yield* sql.unsafe(`UPDATE ${table} SET next_at = last_at, fire_at = last_at WHERE name = '${schedule.name}'`)
+          yield* fireDue
+          expect(yield* boundaries(queue)).toEqual([minute, minute + 6 * 60_000])
         })
       )
 

@@ -195,3 +195,20 @@ test("schedules that are locked hold up no other, however many they are (G107)",
     await client.query("COMMIT")
     expect((await run(queue.claim({ limit: 5 }))).map(({ payload }) => payload)).toEqual([names.at(-1)])
   }))
+
+test("of two that put a schedule at the same moment one creates it, and the other finds it (G100)", () =>
+  place(async (run, client) => {
+    const queue = Queue.make(freshName("late"), { payload: Schema.String })
+    const put = Schedules.put(Schedules.make("schedule", { every: "1 hour", queue, payload: "a" }))
+    const [created, commit] = await Effect.runPromise(Effect.all([Deferred.make<void>(), Deferred.make<void>()]))
+    const first = run(
+      Queue.transaction(
+        Effect.zipLeft(put, Effect.zipRight(Deferred.succeed(created, undefined), Deferred.await(commit)))
+      )
+    )
+    await Effect.runPromise(Deferred.await(created))
+    const second = run(put)
+    await until("a second that waits", waits(client))
+    await Effect.runPromise(Deferred.succeed(commit, undefined))
+    expect([await first, await second]).toEqual(["created", "unchanged"])
+  }))

@@ -3,7 +3,7 @@ import { Chunk, Duration, Effect, Fiber, Option, Random, Schedule, TestClock, Te
 import fc from "fast-check"
 import { describe, expect, test } from "vitest"
 import { heartbeat, marginMillis } from "../../src/schedule/Heartbeat.js"
-import { sweep } from "../../src/schedule/Maintenance.js"
+import { schedulerLook, sweep } from "../../src/schedule/Maintenance.js"
 import {
   busyRetry,
   conflictRetry,
@@ -111,5 +111,13 @@ describe("Reconnect and Maintenance", () => {
     expect(Math.min(...first)).toBeGreaterThanOrEqual(12_000)
     expect(Math.max(...first)).toBeLessThanOrEqual(18_000)
     expect(new Set(first).size).toBeGreaterThan(10)
+  })
+
+  test("a scheduler looks once in a minute where wakes arrive, and as often as the poll where none do", () => {
+    const poll = Duration.seconds(5)
+    expect(schedulerLook({ _tag: "Live" }, poll)).toBe(60_000)
+    expect(schedulerLook({ _tag: "Live" }, Duration.minutes(2))).toBe(120_000)
+    expect(schedulerLook({ _tag: "Degraded", reason: "" }, poll)).toBe(5_000)
+    expect(schedulerLook({ _tag: "PollOnly", reason: "" }, poll)).toBe(5_000)
   })
 })
