@@ -77,6 +77,24 @@ export const besideSuite: Suite = (engine, options) => {
       })
     )
 
+    // On PostgreSQL each of them costs a connection
+    if (engine.engine === "sqlite")
+      it.effect("of which there are more than a page holds up no expiry of others (G187)", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const bad = `NEW.queue = '${queue.name}' AND NEW.payload = '"bad"'`
+          yield* refuse(engine.engine, "refuse_many", engine.table("dead_letters"), bad)
+          yield* queue.enqueueMany(
+            numbers(501).map(() => "bad"),
+            { expires: "1 second" }
+          )
+          yield* queue.enqueue("good", { expires: "2 seconds" })
+          yield* TestClock.adjust("3 seconds")
+          expect(yield* sweep(queue)).toMatchObject({ expired: 1 })
+          expect(yield* deadRows(queue)).toMatchObject([{ payload: '"good"' }])
+        })
+      )
+
     it.effect("an expired job that nobody has swept does not swallow an enqueue of its key (G189)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

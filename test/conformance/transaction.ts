@@ -1,6 +1,6 @@
 /** Transactions: what joins the caller's, what stands beside it, and that a rollback leaves nothing. */
 import { SqlClient } from "@effect/sql"
-import { Lock, Queue, transaction } from "alkstore"
+import { Errors, Lock, Queue, transaction } from "alkstore"
 import { Effect, Layer, Option } from "effect"
 import { expect } from "vitest"
 import type { EngineServices, EngineUnderTest } from "../support/engines.js"
@@ -324,6 +324,16 @@ export const transactionSuite: Suite = (engine, options) => {
         expect(yield* transaction(Effect.succeed("value"))).toBe("value")
         const exit = yield* Effect.exit(transaction(Effect.die("defect")))
         expect(JSON.stringify(exit)).toContain("defect")
+        // Which is not asked for twice, whatever it says
+        const reason = "busy"
+        const busy = new Errors.StoreError({ reason, operation: "mine", message: "mine", cause: undefined })
+        let runs = 0
+        const failing = Effect.suspend(() => {
+          runs++
+          return Effect.fail(busy)
+        })
+        expect((yield* failsWith(transaction(failing), "StoreError")).operation).toBe("mine")
+        expect(runs).toBe(1)
       })
     )
 

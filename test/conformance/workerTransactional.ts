@@ -299,6 +299,21 @@ export const workerTransactionalSuite: Suite = (engine, options) => {
         expect(tags().filter((tag) => tag !== "Started")).toEqual(["Released", "Released", "Released", "Acked"])
       })
     )
+
+    it.effect("that has begun and finds no database has failed: its attempt is spent (G120)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const table = yield* makeTable
+        const { tags } = yield* observe(queue, {
+          ...transactional,
+          handler: () => Effect.zipRight(table.write(1), Effect.fail(gone("another database")))
+        })
+        yield* queue.enqueue(1, { maxAttempts: 1 })
+        yield* passing("it has ended", () => tags().length === 2)
+        expect(tags()).toEqual(["Started", "Died"])
+        expect(yield* table.rows).toEqual([])
+      })
+    )
   })
 
   virtual(engine, options, "a COMMIT whose answer was lost", (it) => {

@@ -212,3 +212,19 @@ test("of two that put a schedule at the same moment one creates it, and the othe
     await Effect.runPromise(Deferred.succeed(commit, undefined))
     expect([await first, await second]).toEqual(["created", "unchanged"])
   }))
+
+test("enqueues that wait leave a connection to what keeps leases and locks (G35)", () =>
+  place(async (run, client) => {
+    const queues = ["a", "b", "c"].map((name) => Queue.make(freshName(name), { payload: Schema.String }))
+    await client.query("BEGIN")
+    await client.query("LOCK TABLE alkstore.jobs IN SHARE MODE")
+    // With keys: they share no statement
+    const enqueues = run(
+      Effect.forEach(queues, (queue) => queue.enqueue("a", { dedupeKey: "key" }), { concurrency: "unbounded" })
+    )
+    const waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    await until("enqueues that wait", async () => (await client.query(waiting)).rows.length > 0)
+    expect(Option.isSome(await run(Effect.timeout(Lock.tryAcquire(freshName("lock")), "5 seconds")))).toBe(true)
+    await client.query("COMMIT")
+    expect(await enqueues).toHaveLength(3)
+  }))

@@ -11,6 +11,7 @@ import {
   longestSleepMillis,
   longSleep,
   outageRetry,
+  restMillis,
   sleepMillis
 } from "../../src/schedule/Polling.js"
 import { reconnect } from "../../src/schedule/Reconnect.js"
@@ -50,6 +51,17 @@ describe("Heartbeat", () => {
     expect(delays(renewalRetry(500), 2)).toEqual([100, 100])
     expect(delays(lockRenewal(30_000), 2)).toEqual([10_000, 10_000])
   })
+
+  test("and not after it: others have been claimed by then", () =>
+    Effect.runPromise(
+      Effect.gen(function* () {
+        const renewal = yield* Effect.fork(Effect.retry(Effect.fail("no"), renewalRetry(30_000)))
+        yield* TestClock.adjust("29 seconds")
+        expect(yield* Fiber.poll(renewal)).toEqual(Option.none())
+        yield* TestClock.adjust("3 seconds")
+        expect(Option.isSome(yield* Fiber.poll(renewal))).toBe(true)
+      }).pipe(Effect.provide(TestContext.TestContext))
+    ))
 })
 
 describe("Polling", () => {
@@ -69,6 +81,16 @@ describe("Polling", () => {
     expect(sleepMillis(1_000.4)).toBe(1_001)
     expect(sleepMillis(Number.POSITIVE_INFINITY)).toBe(longestSleepMillis)
     expect(longestSleepMillis).toBeLessThan(2 ** 31)
+  })
+
+  test("who is woken rests for longer, unless it knows of something that no wake tells of (G58, G59)", () => {
+    const often = { pollInterval: Duration.seconds(5) }
+    const wake = { ...often, liveInterval: Duration.minutes(1) }
+    expect(restMillis(wake, { _tag: "Live" }, false)).toBe(60_000)
+    expect(restMillis(wake, { _tag: "Live" }, true)).toBe(5_000)
+    expect(restMillis(wake, { _tag: "Degraded", reason: "" }, false)).toBe(5_000)
+    expect(restMillis(often, { _tag: "Live" }, false)).toBe(5_000)
+    expect(restMillis({ ...wake, pollInterval: Duration.minutes(2) }, { _tag: "Live" }, false)).toBe(120_000)
   })
 
   test("an outage is waited out without end: soon at first, at most 6 s apart, never in step (G75)", () => {
