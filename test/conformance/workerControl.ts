@@ -154,7 +154,9 @@ export const workerControlSuite: Suite = (engine, options) => {
         const { of, worker } = yield* observe(queue, {
           handler: () => Effect.suspend(() => (quick ? Effect.void : gate.wait)),
           concurrency: 1,
-          prefetch: 10
+          prefetch: 10,
+          // After a third of it they would go back by themselves
+          visibilityTimeout: "5 minutes"
         })
         yield* queue.enqueueMany(numbers(50))
         yield* until("the handlers have been measured", () => of("Acked").length === 50)
