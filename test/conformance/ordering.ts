@@ -258,6 +258,35 @@ export const orderingSuite: Suite = (engine, options) => {
       })
     )
 
+    // SQLite deals with them in the transaction itself
+    if (engine.engine === "postgres") {
+      const marks = (queue: { readonly name: string }) =>
+        Effect.flatMap(SqlClient.SqlClient, (sql) =>
+          sql.unsafe(`SELECT 1 FROM ${engine.table("lane_marks")} WHERE queue = '${queue.name}'`)
+        )
+
+      it.effect("keys that a transaction has left have their turn while claims find enough without them (G163)", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          yield* queue.enqueueMany(["a", "b", "c"])
+          yield* transaction(queue.enqueue("urgent", { ...k, priority: 5 }))
+          expect((yield* claimOne(queue)).payload).toBe("a")
+          yield* Testing.settle
+          expect((yield* claimOne(queue)).payload).toBe("urgent")
+        })
+      )
+
+      it.effect("what nobody claims from is dealt with by a sweep (G54)", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          yield* transaction(queue.enqueue(1, k))
+          expect(yield* marks(queue)).toHaveLength(1)
+          yield* sweep()
+          expect(yield* marks(queue)).toEqual([])
+        })
+      )
+    }
+
     it.effect("a duplicate in a batch takes no place (G160, G161)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
