@@ -1,5 +1,5 @@
 /** Moving house in more than one go, back, to oneself, and from what is not whole: nothing is there twice, and nothing is missed. */
-import { type Job, Queue, Schedules, Transfer, Worker } from "alkstore"
+import { type Job, Queue, Schedules, Transfer, Wake, Worker } from "alkstore"
 import { Chunk, Deferred, Effect, Either, Schedule, Schema, Stream } from "effect"
 import { describe, expect, it } from "vitest"
 import { exported, type House, housing, imported, ways } from "../support/houses.js"
@@ -210,6 +210,25 @@ describe.each(ways)("from %s to %s", (from, to) => {
       return yield* Effect.timeout(Deferred.await(got), "20 seconds")
     })
     expect(await target.run(Effect.scoped(program))).toBe("moved")
+  })
+
+  it("and those of other processes (G60, G178)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    await using beside = await target.beside()
+    await source.run(Any.enqueue("moved"))
+    const records = await source.run(exported({ force: true }))
+    const woken = Effect.gen(function* () {
+      const wake = yield* Wake.Wake
+      yield* Effect.repeat(wake.state, {
+        until: ({ _tag }) => _tag === "Live",
+        schedule: Schedule.spaced("10 millis")
+      }).pipe(Effect.timeout("10 seconds"))
+      const subscription = yield* wake.subscribe(Wake.queueTopic(Any.name))
+      yield* Effect.promise(() => target.run(imported(records)))
+      yield* Effect.timeout(subscription.await, "10 seconds")
+    })
+    await beside.run(Effect.scoped(woken))
   })
 
   it("is refused into the namespace that it comes from, and into one that it was taken over from (G179)", async () => {
