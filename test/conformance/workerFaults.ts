@@ -341,6 +341,33 @@ export const workerFaultsSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("a defect between two settles of a batch: what is settled is not settled again (G74)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const refused = new Errors.StoreError({
+          reason: "constraint",
+          operation: "settle",
+          message: "no",
+          cause: undefined
+        })
+        const calls: Array<ReadonlyArray<number>> = []
+        const { of } = yield* withQueue(
+          (real) => ({
+            settle: (name, settlements, options) => {
+              calls.push(settlements.map(({ id }) => id))
+              if (settlements.length > 1) return Effect.fail(refused)
+              return calls.length === 3 ? Effect.die("defect") : real.settle(name, settlements, options)
+            }
+          }),
+          observe(queue, { handler: () => Effect.void, concurrency: 2 })
+        )
+        const ids = (yield* queue.enqueueMany([1, 2])).map(({ id }) => id)
+        yield* passing("both are settled", () => calls.length > 3 && of("Acked").length > 1)
+        expect(calls.slice(0, 4)).toEqual([ids, ids.slice(0, 1), ids.slice(1), ids.slice(1)])
+        expect(of("Acked").map(({ job }) => job.jobId)).toEqual(ids)
+      })
+    )
+
     it.effect("a job that the database will not take at all is left to its lease, and told (G41)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

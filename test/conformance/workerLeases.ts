@@ -587,6 +587,24 @@ export const workerLeasesSuite: Suite = (engine, options) => {
         expect((yield* onlyRow(queue)).progress).toBe("7")
       })
     )
+
+    it.effect("survives a renewal that somebody's lock on the row has skipped (G34, G36)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        let skipped = 0
+        yield* withQueue(
+          (real) => ({
+            renew: (renewals) =>
+              skipped++ === 0 ? Effect.succeed(renewals.map(() => "busy" as const)) : real.renew(renewals)
+          }),
+          observe(queue, { handler: (job) => Effect.zipRight(job.heartbeat(7), Effect.never) })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("25 seconds")
+        expect(skipped).toBeGreaterThan(1)
+        expect((yield* onlyRow(queue)).progress).toBe("7")
+      })
+    )
   })
 
   live(engine, options, "leases in real time", (it) => {
