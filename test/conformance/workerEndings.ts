@@ -2,7 +2,7 @@
 import { SqlClient } from "@effect/sql"
 import { Job, Queue, Worker } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Cause, Clock, Effect, Schedule, Schema } from "effect"
+import { Cause, Clock, Effect, Schedule, Schema, type Scope } from "effect"
 import { expect } from "vitest"
 import {
   deadRows,
@@ -413,7 +413,7 @@ const badMessage = (): Error =>
   })
 
 /** Ways for a handler to end that are no success. */
-const hostile: Readonly<Record<string, () => Effect.Effect<unknown, unknown>>> = {
+const hostile: Readonly<Record<string, () => Effect.Effect<unknown, unknown, Scope.Scope>>> = {
   "throws null": raise(null),
   "throws undefined": raise(undefined),
   "throws a frozen object": raise(Object.freeze({ _tag: "Frozen", message: 1 })),
@@ -429,6 +429,7 @@ const hostile: Readonly<Record<string, () => Effect.Effect<unknown, unknown>>> =
   "fails with nothing at all": () => Effect.failCause(Cause.empty),
   "fails twice at once": () => Effect.all([Effect.fail("one"), Effect.die("two")], { concurrency: 2, discard: true }),
   "fails in a finalizer": () => Effect.addFinalizer(() => Effect.die("finalizer")).pipe(Effect.scoped),
+  "fails in a finalizer of the job's": () => Effect.addFinalizer(() => Effect.die("finalizer")),
   "fails deep inside": () =>
     Effect.failCause(
       numbers(2_000).reduce<Cause.Cause<unknown>>((cause, n) => Cause.sequential(cause, Cause.fail(n)), Cause.empty)

@@ -10,12 +10,16 @@ import type { QueueSettings } from "../../src/services/QueueStore.js"
 const settings = (name: string): QueueSettings => ({ name, deadLetterQueue: null }) as unknown as QueueSettings
 
 /** A database that stores settings when it is told to; `inside` is where its callers stand. */
-const scene = (store: (call: number) => Effect.Effect<void, ReturnType<typeof storeError>>, inside = false) => {
+const scene = (
+  store: (call: number) => Effect.Effect<void, ReturnType<typeof storeError>>,
+  inside = false,
+  engine = "postgres"
+) => {
   let calls = 0
   const define = { upsert: () => Effect.suspend(() => store(++calls)), known: () => Effect.succeed(false) }
   const run = (_access: unknown, _operation: unknown, verb: (session: unknown) => Effect.Effect<unknown>) => verb({})
   const db = {
-    names: { engine: "postgres" },
+    names: { engine },
     joins: Effect.succeed(inside),
     standing: (then: (stands: "inside" | "outside") => unknown) => then(inside ? "inside" : "outside"),
     apart: run,
@@ -86,4 +90,17 @@ test("G192: inside a transaction nobody waits for another", () =>
     yield* many(call)
     yield* begun
     expect(calls()).toBe(20)
+  }).pipe(Effect.runPromise))
+
+test("G12: what was stored in a transaction of SQLite's may be rolled back, and is stored again", () =>
+  Effect.gen(function* () {
+    const { call, calls } = scene(() => Effect.void, true, "sqlite")
+    yield* call
+    yield* call
+    expect(calls()).toBe(2)
+    // On PostgreSQL it is never part of one
+    const apart = scene(() => Effect.void, true)
+    yield* apart.call
+    yield* apart.call
+    expect(apart.calls()).toBe(1)
   }).pipe(Effect.runPromise))
