@@ -48,6 +48,8 @@ export interface Session {
   readonly writes: boolean
   /** Whether this is the caller's transaction. */
   readonly joined: boolean
+  /** SQLite, in a transaction of its own: what is to be told whether it has been committed, once it has ended. */
+  readonly ends?: Array<(committed: boolean) => void> | undefined
   /** PostgreSQL, on our own connections: the server's process, which its notifications name. */
   readonly pid?: number | undefined
   readonly execute: (statement: Statement, parameters: Parameters) => Effect.Effect<ReadonlyArray<Row>, StoreError>

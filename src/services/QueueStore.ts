@@ -177,6 +177,23 @@ export interface SweepResult {
   readonly purged: number
 }
 
+/**
+ * A worker of this process, for jobs that are enqueued while it has nothing to do: they are stored as claimed by it at once.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Receiver {
+  readonly queue: string
+  /** As in `ClaimRequest`. */
+  readonly worker: string
+  readonly visibilityMillis: number
+  /** Whether it waits for jobs and has free handlers for so many: they are kept for them then, until `take`. */
+  readonly reserve: (jobs: number) => boolean
+  /** Gives back what was reserved, and hands over what has been claimed instead, if anything. */
+  readonly take: (reserved: number, jobs: ReadonlyArray<ClaimedRow>) => void
+}
+
 type Refused = ForeignTransaction | TransactionOpen | StoreError
 
 /**
@@ -200,6 +217,11 @@ export interface Service extends Operations {
     jobs: ReadonlyArray<NewJob>
   ) => Effect.Effect<ReadonlyArray<Receipt>, Refused | EnqueueUncertain | InvalidArgument>
   readonly claim: (request: ClaimRequest) => Effect.Effect<ClaimResult, Refused>
+  /**
+   * Until its scope is closed, a receiver may be handed what this process enqueues outside of every transaction: plain jobs that
+   * are due, stored as claimed by it in the statement that enqueues them, when that claim would find nothing before them.
+   */
+  readonly receive: (receiver: Receiver) => Effect.Effect<void, never, Scope.Scope>
   /**
    * Each is settled on its own: outcomes in the order of the settlements. With `skipLocked` a row that somebody has
    * locked at this moment is answered `busy`; without, it is waited for.

@@ -6,35 +6,19 @@ import { Effect, type Fiber } from "effect"
 import { outageRetry, restMillis, sleepMillis } from "../schedule/Polling.js"
 import { retryWhile } from "../schedule/retryWhile.js"
 import type { ClaimPosition, ClaimResult } from "../services/QueueStore.js"
-import type { ClaimedRow } from "../services/Settlement.js"
-import * as Settlement from "../services/Settlement.js"
 import type { WakeState } from "../services/Wake.js"
 import { nextMembers } from "./batch.js"
 import { notePaused } from "./controller.js"
-import { arm, type Held, makeHeld, makeRun, offerSettle, type Run, type WorkerState } from "./held.js"
-import { lose } from "./interrupt.js"
+import { makeRun, type Run, type WorkerState } from "./held.js"
+import { room, type Starter, take } from "./intake.js"
 import type { JobFork, Runs } from "./jobFork.js"
 import { failing, works } from "./outage.js"
 import type { Perform } from "./perform.js"
 import { runJob } from "./runJob.js"
 import { makeStream } from "./stream.js"
 
-/** As many as the handlers clear in this time are claimed ahead of them. */
-const aheadMillis = 250
-
-/** What is claimed ahead is at most about so many characters of payload: big jobs must not fill the memory. */
-const aheadSize = 16 * 1024 * 1024
-
 /** While enough jobs are ready, lapsed leases are looked for this often. */
 const probeMillis = 1_000
-
-/** The most of either kind in one claim. */
-const maxClaim = 10_000
-
-export interface Starter {
-  /** Starts buffered jobs in free slots. */
-  readonly start: () => void
-}
 
 export const makeStarter = (state: WorkerState, perform: Perform, makeFork: (runs: Runs) => JobFork): Starter => {
   const take = (): Run | undefined => {
@@ -59,69 +43,6 @@ export const makeStarter = (state: WorkerState, perform: Perform, makeFork: (run
     life: (run, scope, goOn) => runJob(state, run, perform, scope, start, goOn)
   })
   return { start }
-}
-
-const prefetch = (state: WorkerState): number => {
-  const { batchSize, concurrency, maxPrefetch } = state.policy
-  if (state.meanRun === undefined) return 0
-  const cleared = Math.floor((aheadMillis * concurrency) / Math.max(state.meanRun, 0.01)) * batchSize
-  return Math.min(maxPrefetch, cleared, Math.floor(aheadSize / Math.max(1, state.meanSize)))
-}
-
-/** How much there is room for: free slots, their handlers, and what may be claimed ahead of them. */
-const room = (state: WorkerState) => {
-  if (state.paused || state.draining || state.state === "failed") return { limit: 0, handlers: 0, ahead: 0 }
-  const { batchSize, concurrency } = state.policy
-  const handlers = concurrency - state.running - Math.ceil(state.buffer.length / batchSize)
-  const free = (concurrency - state.running) * batchSize - state.buffer.length
-  const most = state.leftBehind ? 0 : prefetch(state)
-  const waiting = Math.max(0, -free)
-  // Refilled when half empty, so that claims stay large
-  const ahead = waiting <= most / 2 ? most - waiting : 0
-  return {
-    limit: Math.min(maxClaim, Math.max(0, free)),
-    handlers: Math.max(0, handlers),
-    ahead: Math.min(maxClaim, ahead)
-  }
-}
-
-/** How long a job goes back for whose handler of an earlier lease has not ended yet. */
-const overlapMillis = 1_000
-
-/**
- * Whether an earlier lease's handler of the same job is still at it, here: the lease has ended unnoticed (the clock was
- * set, the process was suspended) and this worker has claimed the job again. It is interrupted, and has to end first.
- */
-const overlaps = (state: WorkerState, earlier: ReadonlyArray<Held>): boolean => {
-  for (const held of earlier) lose(state, held, state.lastClaim ?? 0)
-  return earlier.some(({ phase }) => phase === "lost")
-}
-
-/** What is in hand of jobs that have been claimed again, by id. */
-const earlierOf = (state: WorkerState, rows: ReadonlyArray<ClaimedRow>): ReadonlyMap<number, ReadonlyArray<Held>> => {
-  const earlier = new Map<number, Array<Held>>()
-  for (const { crashes, id } of rows) if (crashes > 0) earlier.set(id, [])
-  if (earlier.size > 0) for (const held of state.held.values()) earlier.get(held.row.id)?.push(held)
-  return earlier
-}
-
-const take = (state: WorkerState, starter: Starter, result: ClaimResult): void => {
-  const earlier = earlierOf(state, result.jobs)
-  for (const row of result.jobs) {
-    const held = makeHeld(row)
-    state.meanSize = state.meanSize * 0.9 + row.payload.length * 0.1
-    state.held.set(row.token, held)
-    if (state.paused || state.draining) offerSettle(state, held, Settlement.givenBack(row, 0))
-    else if (overlaps(state, earlier.get(row.id) ?? []))
-      offerSettle(state, held, Settlement.givenBack(row, overlapMillis))
-    else state.buffer.push(held)
-  }
-  if (result.jobs.length > 0) state.holding.unsafeOpen()
-  state.refillAt = result.more ? Math.floor((result.left === true ? 0 : prefetch(state)) / 2) : -1
-  starter.start()
-  const [first] = state.buffer
-  const { maxWaitMillis, visibilityMillis } = state.policy
-  if (first !== undefined) arm(state, first.row.claimedMonotonic + (maxWaitMillis || visibilityMillis / 3))
 }
 
 /**
@@ -189,6 +110,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       const heard = wakesHeard
       hinted = !probe && after !== undefined
       state.claiming = true
+      state.caughtUp = false
       state.refillAt = -1
       const result = yield* state.queue.claim({
         queue: state.queueName,
@@ -202,6 +124,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
       })
       // What has become ready since it was sent may lie before
       after = heard === wakesHeard ? result.last : undefined
+      state.caughtUp = heard === wakesHeard && !hinted && !result.more && !result.paused
       state.lastClaim = yield* state.clock.monotonic
       state.leftBehind = result.left === true
       works(state, "claiming")
@@ -240,6 +163,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   const heard = Effect.map(state.subscription.await, () => {
     after = undefined
     wakesHeard++
+    state.caughtUp = false
     state.nudge.unsafeOpen()
   })
   const wakes = Effect.zipRight(
@@ -273,6 +197,7 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   }).pipe(Effect.forever)
   // A loop that is started again after a defect has lost the fiber of its alarm
   const begun = Effect.sync(() => {
+    state.caughtUp = false
     alarm = makeAlarm(state, state.nudge)
   })
   return Effect.raceFirst(Effect.zipRight(begun, turns), wakes)

@@ -83,6 +83,10 @@ export interface WorkerState {
   draining: boolean
   /** Ready jobs were left for free handlers: the next claim is for those, so that what is claimed ahead does not pass them for ever. */
   leftBehind: boolean
+  /** Room that is kept for jobs that are being enqueued: see `receive`. */
+  reserved: number
+  /** The last claim has found all there was, and nothing has woken since. */
+  caughtUp: boolean
   /** A claim is under way: what it takes will be in the worker's hands. */
   claiming: boolean
   state: "running" | "paused" | "draining" | "stopped" | "failed"

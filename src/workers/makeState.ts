@@ -56,6 +56,8 @@ export const makeState = (queueName: string, workerId: string, policy: Policy, p
       queuePaused: false,
       draining: false,
       leftBehind: false,
+      reserved: 0,
+      caughtUp: false,
       claiming: false,
       state: "running",
       counters: { acked: 0, retried: 0, released: 0, dead: 0, lost: 0 },

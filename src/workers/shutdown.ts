@@ -47,7 +47,7 @@ const draining = (state: WorkerState): Effect.Effect<void> =>
     handBack(state)
     const { virtual } = state.clock
     const busy = ({ phase }: Held) => phase === "running" || phase === "settling"
-    const done = () => !state.claiming && ![...state.held.values()].some(busy)
+    const done = () => !state.claiming && state.reserved === 0 && ![...state.held.values()].some(busy)
     if (!virtual) yield* until(state, done, state.policy.graceMillis)
     const now = yield* state.clock.monotonic
     for (const held of state.held.values()) stop(state, held, "shutdown", now)

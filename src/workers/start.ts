@@ -13,6 +13,7 @@ import { controller } from "./controller.js"
 import { deadlines } from "./deadlines.js"
 import { fetcher, makeStarter } from "./fetcher.js"
 import type { WorkerState } from "./held.js"
+import { makeReceiver } from "./intake.js"
 import { makeJobFork } from "./jobFork.js"
 import { leaseKeeper, progressKeeper } from "./leaseKeeper.js"
 import { makeEvents, makeState } from "./makeState.js"
@@ -129,6 +130,7 @@ export const start = <A, I, E, R, H extends Handlers<A>, B extends BatchAnswer>(
     yield* supervised("progress keeper", progressKeeper(state))
     yield* supervised("deadlines", deadlines(state, starter.start, fail))
     yield* Effect.addFinalizer(() => drain(state))
+    yield* state.queue.receive(makeReceiver(state, starter))
     yield* supervised("fetcher", defining(state, queue.settings, fetcher(state, starter), fail))
     yield* Effect.addFinalizer(() =>
       Effect.sync(() => {

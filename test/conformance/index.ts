@@ -29,6 +29,7 @@ import { workerBatchSuite } from "./workerBatch.js"
 import { workerControlSuite } from "./workerControl.js"
 import { workerEndingsSuite } from "./workerEndings.js"
 import { workerFaultsSuite } from "./workerFaults.js"
+import { workerHandOverSuite } from "./workerHandOver.js"
 import { workerIsolationSuite } from "./workerIsolation.js"
 import { workerLeasesSuite } from "./workerLeases.js"
 import { workerOrderingSuite } from "./workerOrdering.js"
@@ -76,6 +77,7 @@ const workerSuites: ReadonlyArray<Suite> = [
   outboxSuite,
   workerEndingsSuite,
   workerSlotsSuite,
+  workerHandOverSuite,
   workerIsolationSuite,
   workerLeasesSuite,
   workerTelemetrySuite,

@@ -156,12 +156,14 @@ test("G57, G60: an enqueue costs the worker of its own process one claim; others
       const isLive = (of: Context.Context<Wake.Wake>) =>
         wait("listening", () => Effect.runSync(Context.get(of, Wake.Wake).state)._tag === "Live")
       yield* Effect.all([isLive(here), isLive(there)])
-      yield* Effect.provide(Letters.enqueue(0), here)
+      // What expires is handed to nobody in the statement that enqueues it (G196)
+      const letter = (n: number) => Letters.enqueue(n, { expires: "1 hour" })
+      yield* Effect.provide(letter(0), here)
       yield* wait("done", () => seen.length === 1)
       claims = 0
       heard.length = 0
       for (let n = 1; n <= 20; n++) {
-        yield* Effect.provide(Letters.enqueue(n), here)
+        yield* Effect.provide(letter(n), here)
         // Both processes hear of each
         yield* wait("handled and heard", () => seen.length === n + 1 && heard.length >= 2 * n)
       }

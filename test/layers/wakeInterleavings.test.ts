@@ -6,7 +6,7 @@
  */
 import { Queue, transaction } from "alkstore"
 import { Effect, Exit, Schema, Scope } from "effect"
-import { afterAll, beforeAll, describe, expect, inject, test } from "vitest"
+import { afterAll, beforeAll, describe, expect, inject, test, vi } from "vitest"
 import { freshName } from "../conformance/support.js"
 import { createDatabase } from "../support/postgres.js"
 import { connectTo, steppedPostgres, steppedSqlite } from "../support/steppedEngines.js"
@@ -19,6 +19,9 @@ import {
   type Way,
   type World
 } from "../support/steppedWorker.js"
+
+// Hundreds of orders a case: a busy machine takes a minute for some
+vi.setConfig({ testTimeout: 180_000 })
 
 const makeQueue = (options: Partial<Queue.Options<unknown, unknown>> = {}): AnyQueue =>
   Queue.make(freshName("wakes"), { payload: Schema.Unknown, ...options })

@@ -61,6 +61,7 @@ export const makeSqliteDatabase = (
       Effect.map(clock.now, (now) => ({
         writes,
         joined,
+        ends: writes && !joined ? [] : undefined,
         execute: (statement, parameters) => {
           parameters.now = now
           return run(statement.name, statement.text, parameters)

@@ -53,6 +53,11 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
       error.reason === "busy" ? error : storeError("begin", error.cause, error.reason)
     )
 
+  /** Tells what has waited for the end of a transaction. */
+  const over = (own: Session, committed: boolean): void => {
+    for (const end of own.ends?.splice(0) ?? []) end(committed)
+  }
+
   const isBusy = (exit: Exit.Exit<unknown, StoreError>): boolean =>
     Exit.isFailure(exit) && Option.exists(Cause.failureOption(exit.cause), ({ reason }) => reason === "busy")
 
@@ -71,8 +76,12 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
       )
     ).pipe(
       Effect.flatMap((exit): Effect.Effect<void, StoreError> => {
-        if (isBusy(exit)) return Effect.asVoid(exit)
+        if (isBusy(exit)) {
+          over(own, false)
+          return Effect.asVoid(exit)
+        }
         end(exit)
+        over(own, Exit.isSuccess(exit))
         return Effect.void
       })
     )
@@ -109,17 +118,22 @@ export const makeWrites = ({ clock, limitMillis, run, session, use }: Writing) =
         const exit = yield* Effect.exit(doAll(own, nextOfOneKind(calls, answers.length)))
         if (Exit.isFailure(exit)) {
           yield* rollback(connection)
+          over(own, false)
           return yield* oneByOne(connection, calls)
         }
         for (const answer of exit.value) answers.push(answer)
       }
       const committed = yield* Effect.exit(commit(connection, "commit"))
-      if (isBusy(committed)) return yield* Effect.asVoid(committed)
-      // It may stand: what is done again might be there twice
-      if (isLost(committed)) return calls.forEach(({ end }) => void end(committed))
-      // A constraint that is checked at the end may be of one of them
-      if (Exit.isFailure(committed)) return yield* oneByOne(connection, calls)
+      if (Exit.isFailure(committed)) {
+        over(own, false)
+        if (isBusy(committed)) return yield* Effect.asVoid(committed)
+        // It may stand: what is done again might be there twice
+        if (isLost(committed)) return calls.forEach(({ end }) => void end(committed))
+        // A constraint that is checked at the end may be of one of them
+        return yield* oneByOne(connection, calls)
+      }
       for (const [index, call] of calls.entries()) call.end(Exit.succeed(answers[index]))
+      over(own, true)
     })
 
   const transaction = (connection: Connection, waiting: Writes, operation: string) =>

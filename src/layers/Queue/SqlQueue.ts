@@ -22,6 +22,7 @@ import { gathers, makeGather } from "./gather.js"
 import { makeLapse } from "./lapse.js"
 import { makeSweep } from "./maintain.js"
 import { makeOperations } from "./operations.js"
+import { makeReceivers, type Placed } from "./receivers.js"
 import type { Claimed } from "./statements/claim.js"
 import { needsTransaction } from "./statements/enqueue.js"
 import { isPlain } from "./statements/enqueuePlain.js"
@@ -36,16 +37,18 @@ const maxRounds = 10
 const mostCombined = 100
 
 /** Enqueues into one queue, of plain jobs, at once. */
-const combined = (verbs: Verbs, queue: string) => (session: Session, inputs: ReadonlyArray<unknown>) => {
+const combined = (put: Put, queue: string) => (session: Session, inputs: ReadonlyArray<unknown>) => {
   const lists = inputs as ReadonlyArray<ReadonlyArray<NewJob>>
-  return Effect.map(verbs.enqueue(session, queue, lists.flat()), (receipts) => {
+  return Effect.map(put(session, queue, lists.flat()), ({ handed, receipts }) => {
     let from = 0
-    return lists.map((list) => {
+    return lists.map((list): Placed => {
       from += list.length
-      return receipts.slice(from - list.length, from)
+      return { receipts: receipts.slice(from - list.length, from), handed }
     })
   })
 }
+
+type Put = (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) => Effect.Effect<Placed, StoreError>
 
 /** An `expires` instant at or before the job's due time is refused: only the database knows its own now. */
 const checkExpiry =
@@ -74,7 +77,16 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const expiry = makeExpire(store)
     const lapse = makeLapse(store)
     const defineQueue = makeDefineQueue(db, verbs)
-    const gathered = makeGather(db, verbs, wakeNew, options.notify ? options.echoes : undefined)
+    const receivers = makeReceivers(verbs, clock)
+    const gathered = makeGather(db, receivers, verbs, wakeNew, options.notify ? options.echoes : undefined)
+
+    /** Where the session's transaction is nobody else's, and tells when it has ended. */
+    const put: Put = (session, queue, jobs) => {
+      const { ends } = session
+      return ends === undefined
+        ? Effect.map(verbs.enqueue(session, queue, jobs), (receipts) => ({ receipts, handed: false }))
+        : receivers.enqueue(session, queue, jobs, (end) => void ends.push(end))
+    }
 
     const place = (queue: string, jobs: ReadonlyArray<NewJob>) => {
       const extent = needsTransaction(jobs) ? "transaction" : undefined
@@ -82,10 +94,10 @@ const make = (db: Database, options: SqlQueueOptions) =>
         return db.joined(
           "enqueue",
           "enqueue",
-          (session) => verbs.enqueue(session, queue, jobs),
+          (session) => put(session, queue, jobs),
           extent,
           jobs.length < mostCombined && jobs.every(isPlain)
-            ? { key: `enqueue ${queue}`, input: jobs, run: combined(verbs, queue) }
+            ? { key: `enqueue ${queue}`, input: jobs, run: combined(put, queue) }
             : undefined
         )
       const checked: Verb<InvalidArgument | ReadonlyArray<Receipt>> = (session) =>
@@ -96,8 +108,8 @@ const make = (db: Database, options: SqlQueueOptions) =>
         )
       return Effect.flatMap(
         db.joined("enqueue", "enqueue", checked, extent),
-        (result): Effect.Effect<ReadonlyArray<Receipt>, InvalidArgument> =>
-          result instanceof InvalidArgument ? Effect.fail(result) : Effect.succeed(result)
+        (result): Effect.Effect<Placed, InvalidArgument> =>
+          result instanceof InvalidArgument ? Effect.fail(result) : Effect.succeed({ receipts: result, handed: false })
       )
     }
 
@@ -137,7 +149,8 @@ const make = (db: Database, options: SqlQueueOptions) =>
         // Those of a shared statement are announced by whoever sends it
         if (stands === "outside" && gathers(db, jobs))
           return Effect.mapError(gathered(queue, jobs), uncertain(queue, joins))
-        return Effect.flatMap(Effect.mapError(place(queue, jobs), uncertain(queue, joins)), (receipts) => {
+        return Effect.flatMap(Effect.mapError(place(queue, jobs), uncertain(queue, joins)), ({ handed, receipts }) => {
+          if (handed) return Effect.succeed(receipts)
           const told = receipts.some(({ replaced }) => replaced)
             ? announce([queue])
             : stands === "outside"
@@ -259,6 +272,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       define: defineQueue,
       enqueue: enqueueJobs,
       claim: claimJobs,
+      receive: receivers.receive,
       settle: settleJobs,
       renew: (renewals) =>
         renewals.length === 0

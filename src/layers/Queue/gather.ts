@@ -11,6 +11,7 @@ import { type Call, makeGroup } from "../Database/group.js"
 import type { Session } from "../engine.js"
 import { connecting, isUncertain, storeError } from "../storeError.js"
 import type { Echoes } from "../Wake/echoes.js"
+import type { Receivers } from "./receivers.js"
 import { isPlain } from "./statements/enqueuePlain.js"
 import type { Verbs } from "./verbs.js"
 
@@ -65,6 +66,7 @@ const byQueue = (calls: Calls): ReadonlyArray<Calls> => {
 /** `ring` wakes this process's own workers, whatever becomes of the callers meanwhile. */
 export const makeGather = (
   db: Database,
+  receivers: Receivers,
   verbs: Verbs,
   ring: (queue: string) => Effect.Effect<void>,
   echoes: Echoes | undefined
@@ -104,18 +106,26 @@ export const makeGather = (
       const jobs = calls.length === 1 ? first.input.jobs : calls.flatMap(({ input }) => input.jobs)
       const { queue } = first.input
       const sent = session.pid === undefined ? undefined : echoes?.begin(session.pid, queueTopic(queue))
-      return Effect.matchCauseEffect(verbs.enqueue(session, queue, jobs), {
-        onSuccess: (receipts) => {
-          const heard = sent?.(true) ?? false
+      /** Told when the statement has ended, which is a transaction. */
+      let over: (committed: boolean) => void = () => {}
+      const put = receivers.enqueue(session, queue, jobs, (end) => {
+        over = end
+      })
+      return Effect.matchCauseEffect(put, {
+        onSuccess: ({ handed, receipts }) => {
+          // What is handed over is notified to nobody
+          const heard = (sent?.(!handed) ?? false) || handed
           let from = 0
           for (const { end, input } of calls) {
             end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
             from += input.jobs.length
           }
+          over(true)
           return heard ? Effect.succeed(undefined) : Effect.as(ring(queue), undefined)
         },
         onFailure: (cause) => {
           sent?.(false)
+          over(false)
           const error = Option.getOrUndefined(Cause.failureOption(cause))
           const lost = error !== undefined && isUncertain(error)
           // Refused, perhaps for the sake of one of them: nobody fails for another

@@ -9,6 +9,7 @@ import { claim } from "./statements/claim.js"
 import { counts } from "./statements/counts.js"
 import { define } from "./statements/define.js"
 import { enqueue } from "./statements/enqueue.js"
+import { handOver } from "./statements/handOver.js"
 import { inspect } from "./statements/inspect.js"
 import { type Lanes, lanes } from "./statements/lanes.js"
 import { letters } from "./statements/letters.js"
@@ -31,6 +32,7 @@ export interface Verbs {
   readonly present: Statement
   readonly define: ReturnType<(typeof define)["postgres"]>
   readonly enqueue: ReturnType<(typeof enqueue)["postgres"]>
+  readonly handOver: ReturnType<(typeof handOver)["postgres"]>
   readonly claim: ReturnType<(typeof claim)["postgres"]>
   readonly settle: ReturnType<(typeof settle)["postgres"]>
   readonly renew: ReturnType<(typeof renew)["postgres"]>
@@ -47,6 +49,7 @@ export const makeVerbs = ({ names }: Database, { notify }: SqlQueueOptions): Ver
   present: statement(names, "present", `SELECT ${names.now} AS now`),
   define: define[names.engine](names),
   enqueue: enqueue[names.engine](names, notify),
+  handOver: handOver[names.engine](names, notify),
   claim: claim[names.engine](names),
   settle: settle[names.engine](names, notify),
   renew: renew[names.engine](names),

@@ -27,8 +27,8 @@ const liveInterval = Duration.minutes(1)
 const page = 1_000
 
 const newsOf = (n: Names): string =>
-  `SELECT 1 AS added, queue AS topic, max(id) AS at, count(*) AS found FROM (SELECT queue, id FROM ${n.jobs} WHERE id > :id ORDER BY id LIMIT ${page}) GROUP BY queue
-  UNION ALL SELECT 0, topic, changed, 0 FROM ${n.wakes} WHERE changed > :change`
+  `SELECT 1 AS added, queue AS topic, max(id) AS at, count(*) AS found, sum(free) AS free FROM (SELECT queue, id, token IS NULL AS free FROM ${n.jobs} WHERE id > :id ORDER BY id LIMIT ${page}) GROUP BY queue
+  UNION ALL SELECT 0, topic, changed, 0, 1 FROM ${n.wakes} WHERE changed > :change`
 
 const lastOf = (n: Names): string =>
   `SELECT (SELECT max(id) FROM ${n.jobs}) AS id, (SELECT max(changed) FROM ${n.wakes}) AS change`
@@ -49,13 +49,15 @@ const makeLook = (connection: SqlConnection.Connection, n: Names, hub: WakeHub) 
     const news = (heard: boolean): Effect.Effect<boolean, unknown> =>
       Effect.flatMap(read(newsText, [{ id, change }]), (rows) => {
         let found = 0
-        const topics = rows.map((row) => {
+        const topics = rows.flatMap((row) => {
           const added = value(row, "added") === 1
           if (added) id = Math.max(id, value(row, "at"))
           else change = Math.max(change, value(row, "at"))
           found += value(row, "found")
           const topic = String(row.topic)
-          return added ? queueTopic(topic) : topic
+          // What is leased already is waited for by nobody
+          if (value(row, "free") === 0) return []
+          return [added ? queueTopic(topic) : topic]
         })
         const some = hub.wake(topics) || heard
         return found < page ? Effect.succeed(some) : news(some)

@@ -2,7 +2,7 @@
 import { Queue } from "alkstore"
 import { Effect } from "effect"
 import type { Service as Operations } from "../../../src/services/Operations.js"
-import type { NewJob } from "../../../src/services/QueueStore.js"
+import type { NewJob, Receiver } from "../../../src/services/QueueStore.js"
 import {
   acksOf,
   bury,
@@ -123,6 +123,37 @@ export const queueCases: Omit<CasesOf<Queue.Service>, keyof Operations> = {
         Effect.succeed(
           Effect.forEach(["a", "b", "c"], (text) => insisting(name("queue"), text), { concurrency: "unbounded" })
         )
+    }
+  ],
+  receive: [
+    {
+      ...enqueues,
+      name: "two jobs for a worker that waits, whose room is given back whatever becomes of them",
+      adds: true,
+      alone: true,
+      prepare: (world) =>
+        Effect.map(store, (service) => {
+          const queue = world.name("queue")
+          let reserved = 0
+          const receiver: Receiver = {
+            queue,
+            worker: "waits",
+            visibilityMillis: 60_000,
+            reserve: (jobs) => {
+              reserved += jobs
+              return true
+            },
+            take: (jobs) => {
+              reserved -= jobs
+            }
+          }
+          const done = Effect.sync(() => {
+            if (reserved !== 0) throw new Error(`room for ${reserved} jobs was not given back`)
+          })
+          return Effect.scoped(
+            Effect.zipRight(service.receive(receiver), Effect.ensuring(enqueue(queue, job("a"), job("b")), done))
+          )
+        })
     }
   ],
   claim: [

@@ -89,6 +89,18 @@ export const nOf = (row: Row): number => {
   return payload.n ?? payload.payload?.n ?? Number.NaN
 }
 
+/** A job that is stored as claimed has been added, and claimed in the same commit: the rules for both hold. */
+const steps = (change: Change): ReadonlyArray<Change> => {
+  const { after, before, table } = change
+  if (table !== "jobs" || before !== undefined || after === undefined || after.token === null) return [change]
+  const ready: Row = { ...after, token: null, worker: null, claimed_at: null, visibility_ms: null, attempt: 0 }
+  const added: Row = { ...ready, visible_at: after.due_at ?? null }
+  return [
+    { ...change, after: added },
+    { ...change, before: added }
+  ]
+}
+
 export const makeOracle = (world: World) => {
   const jobs = new Map<number, Job>()
   const handlings = new Map<number, Handling>()
@@ -191,9 +203,9 @@ export const makeOracle = (world: World) => {
 
   const commit = (given: Commit): void => {
     seq++
-    const scene: Scene = { ...given, now: world.now, seq }
+    const scene: Scene = { ...given, changes: given.changes.flatMap(steps), now: world.now, seq }
     order.look(scene)
-    for (const change of given.changes) {
+    for (const change of scene.changes) {
       if (change.table === "queues" && change.after !== undefined) {
         const name = String(change.after.name)
         settings.set(name, change.after)

@@ -56,6 +56,10 @@ export const makePrompt = (court: Court, { hasDeaf, obeys }: Pick<Handlings, "ha
     })
   }
 
+  /** Whether what a change makes ready is claimed in the same commit. */
+  const isTaken = (changes: ReadonlyArray<Change>, { after: ready }: Change): boolean =>
+    changes.some(({ after, before }) => before !== undefined && after?.id === ready?.id && after?.token !== null)
+
   /** Whether a change makes a job ready that was not. */
   const becomesReady = ({ after, before }: Change, now: number): boolean => {
     const ready = (row: Row | undefined) =>
@@ -66,7 +70,9 @@ export const makePrompt = (court: Court, { hasDeaf, obeys }: Pick<Handlings, "ha
   /** What a process makes ready, it tells. */
   const look = ({ by, changes, now }: Scene): void => {
     const topics = new Set(
-      changes.filter((change) => change.table === "jobs" && becomesReady(change, now)).map(({ after }) => after?.queue)
+      changes
+        .filter((change) => change.table === "jobs" && becomesReady(change, now) && !isTaken(changes, change))
+        .map(({ after }) => after?.queue)
     )
     for (const topic of topics)
       world.after(moment, () => {

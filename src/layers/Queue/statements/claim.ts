@@ -49,10 +49,10 @@ type Claim = (
 /** A job that crashed before, or is on its last attempt: claimed only into a free handler, never ahead of one. */
 const risky = "(crashes > 0 OR attempt + 1 >= max_attempts)"
 
-const pausedQueue = (n: Names) =>
+export const pausedQueue = (n: Names) =>
   `EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.name = :queue AND q.paused_at IS NOT NULL)`
 
-const leaseEnded = (n: Names) =>
+export const leaseEnded = (n: Names) =>
   `(SELECT l.visible_at FROM ${n.jobs} l WHERE l.queue = :queue AND l.token IS NOT NULL ORDER BY l.visible_at LIMIT 1)`
 
 /**

@@ -1,0 +1,159 @@
+/**
+ * enqueue, of jobs that are handed to a worker of this process in the same statement: they are stored as a claim would have left
+ * them, if it would find nothing before them. Plain jobs that are alike and due.
+ */
+import { Effect } from "effect"
+import type { StoreError } from "../../../services/Errors.js"
+import type { NewJob, Receipt, Receiver } from "../../../services/QueueStore.js"
+import type { ClaimedRow } from "../../../services/Settlement.js"
+import { type Names, nextval, onceNow, type PerEngine, type Session, statement } from "../../engine.js"
+import { leaseEnded, pausedQueue } from "./claim.js"
+import { plainParameters } from "./enqueuePlain.js"
+import { added } from "./holder.js"
+import { int } from "./rows.js"
+
+export interface HandedOver {
+  readonly receipts: ReadonlyArray<Receipt>
+  /** None when the queue is paused, or something else is to be claimed first: then they wait like others. */
+  readonly taken: ReadonlyArray<ClaimedRow>
+}
+
+/** Undefined, and nothing is written, where it cannot be done so. */
+type HandOver = (
+  n: Names,
+  notify: boolean
+) => (
+  session: Session,
+  queue: string,
+  jobs: ReadonlyArray<NewJob>,
+  to: Pick<Receiver, "visibilityMillis" | "worker">,
+  monotonic: number
+) => Effect.Effect<HandedOver | undefined, StoreError>
+
+const columns =
+  "queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, headers, token, worker, claimed_at, visibility_ms"
+
+/** Whether a claim would find nothing before a new job of this priority: a skip scan, as a claim's. */
+const comesFirst = (n: Names, priority: string, now: string): string => {
+  const waiting = "w.queue = :queue AND w.token IS NULL AND w.visible_at IS NOT NULL"
+  const next = (below: string) =>
+    `(SELECT w.priority FROM ${n.jobs} w WHERE ${waiting} AND w.priority >= ${priority}${below} ORDER BY w.priority DESC LIMIT 1)`
+  return `(NOT ${pausedQueue(n)} AND coalesce(${leaseEnded(n)} > ${now}, true) AND NOT EXISTS (
+      WITH RECURSIVE priorities (priority) AS (
+        SELECT ${next("")} UNION ALL SELECT ${next(" AND w.priority < p.priority")} FROM priorities p WHERE p.priority IS NOT NULL
+      )
+      SELECT 1 FROM priorities p WHERE EXISTS (SELECT 1 FROM ${n.jobs} w WHERE ${waiting} AND w.priority = p.priority AND w.visible_at <= ${now})
+    ))`
+}
+
+const taken = (
+  queue: string,
+  job: NewJob,
+  visibilityMillis: number,
+  id: number,
+  token: number,
+  now: number,
+  monotonic: number
+): ClaimedRow => ({
+  id,
+  queue,
+  token,
+  payload: job.payload,
+  priority: job.priority,
+  attempt: 1,
+  maxAttempts: job.maxAttempts,
+  crashes: 0,
+  failures: 0,
+  enqueuedAt: now,
+  dueAt: now,
+  expiresAt: null,
+  headers: job.headers,
+  dedupeKey: null,
+  orderingKey: null,
+  progress: null,
+  errors: null,
+  failureTimes: null,
+  history: null,
+  undecodableSince: null,
+  cancelRequested: false,
+  claimedAt: now,
+  deadline: now + visibilityMillis,
+  visibilityMillis,
+  claimedMonotonic: monotonic
+})
+
+const postgres: HandOver = (n, notify) => {
+  const now = onceNow(n)
+  const ifFree = (value: string, otherwise = "NULL") => `CASE WHEN f.free THEN ${value} ELSE ${otherwise} END`
+  const put = statement(
+    n,
+    "enqueue_claimed",
+    `WITH f AS MATERIALIZED (SELECT ${comesFirst(n, ":priority::smallint", now)} AS free), added AS (
+      INSERT INTO ${n.jobs} (${columns})
+      SELECT :queue, i.payload, :priority::smallint, ${ifFree("1", "0")}, :maxAttempts::integer, ${now}, ${now}, ${ifFree(`${now} + :visibility::bigint`, now)},
+        :headers::text, ${ifFree(nextval(n.tokens))}, ${ifFree(":worker::text")}, ${ifFree(now)}, ${ifFree(":visibility::bigint")}
+      FROM f, unnest(:payload::text[]) WITH ORDINALITY AS i (payload, n) ORDER BY i.n
+      RETURNING id, token, enqueued_at
+    )${notify ? ", note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM f WHERE NOT f.free)" : ""}
+    SELECT string_agg(id::text, ',' ORDER BY id) AS ids, string_agg(token::text, ',' ORDER BY id) AS tokens, min(enqueued_at) AS now${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM added`
+  )
+  return (session, queue, jobs, { visibilityMillis, worker }, monotonic) => {
+    const [first] = jobs
+    if (first === undefined) return Effect.succeed(undefined)
+    const payloads = jobs.map(({ payload }) => payload)
+    const given = { ...plainParameters(n, queue, first, payloads), worker, visibility: visibilityMillis }
+    return Effect.map(session.execute(put, given), ([row]) => {
+      const now = int(row?.now)
+      const ids = String(row?.ids).split(",").map(Number)
+      const tokens = row?.tokens === null ? [] : String(row?.tokens).split(",").map(Number)
+      return {
+        receipts: ids.map((id) => added(id, now, now)),
+        taken: tokens.map((token, index) =>
+          taken(queue, jobs[index] as NewJob, visibilityMillis, ids[index] as number, token, now, monotonic)
+        )
+      }
+    })
+  }
+}
+
+const sqlite: HandOver = (n) => {
+  // Above whatever was given before
+  const step = statement(
+    n,
+    "enqueue_tokens",
+    `UPDATE ${n.tokens} SET value = value + :count WHERE id = 1 AND ${comesFirst(n, ":priority", n.now)} RETURNING value`
+  )
+  const put = statement(
+    n,
+    "enqueue_claimed",
+    `INSERT INTO ${n.jobs} (${columns})
+    SELECT :queue, value, :priority, 1, :maxAttempts, ${n.now}, ${n.now}, ${n.now} + :visibility, :headers, :base + key, :worker, ${n.now}, :visibility
+    FROM json_each(:payload) RETURNING id, token, enqueued_at`
+  )
+  return (session, queue, jobs, { visibilityMillis, worker }, monotonic) => {
+    const [first] = jobs
+    if (first === undefined) return Effect.succeed(undefined)
+    return Effect.flatMap(
+      session.execute(step, { queue, count: jobs.length, priority: first.priority }),
+      ([counter]) => {
+        if (counter === undefined) return Effect.succeed(undefined)
+        const base = int(counter.value) - jobs.length + 1
+        const payloads = JSON.stringify(jobs.map(({ payload }) => payload))
+        const given = { ...plainParameters(n, queue, first, payloads), base, worker, visibility: visibilityMillis }
+        return Effect.map(session.execute(put, given), (rows) => {
+          const receipts: Array<Receipt> = []
+          const all: Array<ClaimedRow> = []
+          for (const row of [...rows].sort((a, b) => int(a.token) - int(b.token))) {
+            const now = int(row.enqueued_at)
+            const [id, token] = [int(row.id), int(row.token)]
+            receipts.push(added(id, now, now))
+            all.push(taken(queue, jobs[token - base] as NewJob, visibilityMillis, id, token, now, monotonic))
+          }
+          return { receipts, taken: all }
+        })
+      }
+    )
+  }
+}
+
+export const handOver: PerEngine<HandOver> = { postgres, sqlite }
