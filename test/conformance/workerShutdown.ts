@@ -1,7 +1,7 @@
 /** How a worker stops: nothing that has ended runs again, nothing else is lost. */
 import { SqlClient } from "@effect/sql"
 import { Queue, Worker } from "alkstore"
-import { Clock, Effect, Exit, Layer, Scope } from "effect"
+import { Clock, Effect, Exit, Fiber, Layer, Scope } from "effect"
 import { expect } from "vitest"
 import type { SettleOutcome } from "../../src/services/Settlement.js"
 import { expectEmpty, freshQueue, live, liveRows, type Suite } from "./support.js"
@@ -17,6 +17,49 @@ const millis = <A, E, R>(self: Effect.Effect<A, E, R>) =>
 
 export const workerShutdownSuite: Suite = (engine, options) => {
   live(engine, options, "a worker that is stopped", (it) => {
+    it.effect("while a claim of its is under way ends with that, not with its grace (G81)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const gate = yield* makeGate
+        let claiming = false
+        const { stop, worker } = yield* withQueue(
+          (real) => ({
+            claim: (request) =>
+              Effect.suspend(() => {
+                claiming = true
+                return Effect.zipRight(gate.wait, real.claim(request))
+              })
+          }),
+          stoppable(queue, { handler: () => Effect.void, shutdownGrace: "1 hour" })
+        )
+        yield* until("it claims", () => claiming)
+        const stopping = yield* Effect.fork(stop)
+        yield* eventually("it drains", worker.status, ({ state }) => state === "draining")
+        yield* gate.open
+        yield* Fiber.join(stopping)
+        expect(yield* worker.status).toMatchObject({ state: "stopped" })
+      })
+    )
+
+    it.effect("does not wait for a handler whose lease is lost, and that does not end (G32, G81)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const gate = yield* makeGate
+        const { of, stop } = yield* withQueue(
+          () => ({ renew: (renewals) => Effect.succeed(renewals.map(() => "lost" as const)) }),
+          stoppable(queue, {
+            handler: () => Effect.uninterruptible(gate.wait),
+            visibilityTimeout: "1 second",
+            shutdownGrace: "1 hour"
+          })
+        )
+        yield* queue.enqueue(1)
+        yield* until("its lease is lost", () => of("LeaseLost").length === 1)
+        yield* stop
+        yield* gate.open
+      })
+    )
+
     it.effect("claims no more, and lets its handlers end within the grace (G81, G82)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

@@ -10,8 +10,6 @@ export interface WakeHub {
   readonly wake: (topics: Iterable<string>) => boolean
   readonly wakeAll: () => void
   readonly setState: (state: WakeState) => void
-  /** Whether anybody listens. */
-  readonly busy: () => boolean
   readonly service: Service
 }
 
@@ -53,7 +51,6 @@ export const makeWakeHub = (
     setState: (next) => {
       state = next
     },
-    busy: () => subscriptions.size > 0,
     service: {
       subscribe: (topic) =>
         Effect.map(
