@@ -22,6 +22,20 @@ const colliding = [
   ["Aa", "BB"]
 ] as const
 
+/** Under a lock of 10 s for as long as that can be had; when it was interrupted, and what came of it. */
+const heldForEver = (name: string) =>
+  Effect.gen(function* () {
+    const interrupted: Array<number> = []
+    const running = yield* Effect.never.pipe(
+      Effect.onInterrupt(() => Effect.map(Clock.currentTimeMillis, (now) => void interrupted.push(now))),
+      Lock.withLock(name, { ttl: "10 seconds" }),
+      Effect.either,
+      Effect.fork
+    )
+    yield* Testing.settle
+    return { interrupted, running }
+  })
+
 export const lockSuite: Suite = (engine, options) => {
   virtual(engine, options, "locks", (it) => {
     it.effect("have one holder at a time (G67)", () =>
@@ -478,14 +492,7 @@ export const lockSuite: Suite = (engine, options) => {
     it.effect("interrupts the effect before the end of a lock that cannot be renewed, with LockLost (G68)", () =>
       Effect.gen(function* () {
         const name = freshName("lock")
-        const interrupted: Array<number> = []
-        const running = yield* Effect.never.pipe(
-          Effect.onInterrupt(() => Effect.map(Clock.currentTimeMillis, (now) => void interrupted.push(now))),
-          Lock.withLock(name, { ttl: "10 seconds" }),
-          Effect.either,
-          Effect.fork
-        )
-        yield* Testing.settle
+        const { interrupted, running } = yield* heldForEver(name)
         const start = yield* Clock.currentTimeMillis
         yield* refuse(engine.engine, "refuse_renewals", engine.table("locks"), `NEW.name = '${name}'`, "UPDATE")
         yield* Testing.advance("1 minute")
@@ -499,14 +506,7 @@ export const lockSuite: Suite = (engine, options) => {
       it.effect("counts its time from when a renewal began, however late its answer comes (G67, G68)", () =>
         Effect.gen(function* () {
           const name = freshName("lock")
-          const interrupted: Array<number> = []
-          const running = yield* Effect.never.pipe(
-            Effect.onInterrupt(() => Effect.map(Clock.currentTimeMillis, (now) => void interrupted.push(now))),
-            Lock.withLock(name, { ttl: "10 seconds" }),
-            Effect.either,
-            Effect.fork
-          )
-          yield* Testing.settle
+          const { interrupted, running } = yield* heldForEver(name)
           const start = yield* Clock.currentTimeMillis
           const second = `NEW.name = '${name}' AND NEW.expires_at > ${start + 16_500}`
           yield* refuse(engine.engine, "refuse_second", engine.table("locks"), second, "UPDATE")

@@ -318,7 +318,7 @@ export const workerSlotsSuite: Suite = (engine, options) => {
       Effect.gen(function* () {
         const queue = freshQueue()
         const begun: Array<unknown> = []
-        yield* queue.enqueueMany(numbers(300), (n) => (n === 60 ? { maxAttempts: 1 } : {}))
+        yield* queue.enqueueMany(numbers(150), (n) => (n === 30 ? { maxAttempts: 1 } : {}))
         yield* observe(queue, {
           handler: ({ payload }) =>
             Effect.zipRight(
@@ -326,13 +326,13 @@ export const workerSlotsSuite: Suite = (engine, options) => {
               Effect.sleep("1 millis")
             ),
           concurrency: 2,
-          prefetch: 50
+          prefetch: 20
         })
         yield* Testing.advance("2 seconds")
         yield* expectEmpty(queue)
         // What was in hand, and what has been claimed with the look that found it
-        expect(begun.indexOf(60)).toBeLessThanOrEqual(170)
-        expect(begun).toHaveLength(300)
+        expect(begun.indexOf(30)).toBeLessThanOrEqual(75)
+        expect(begun).toHaveLength(150)
       })
     )
 

@@ -132,17 +132,19 @@ export const workerSupervisorSuite: Suite = (engine, options) => {
       })
     )
 
-    it.scoped("starts it after days, if its Schedule says so (G131)", () =>
-      Effect.gen(function* () {
-        const { fail, spec, starts } = fragile(Supervisor.worker(freshQueue(), { handler: () => Effect.void }))
-        yield* supervise([spec], { restart: Schedule.spaced("50 hours") })
-        yield* fail
-        yield* Testing.advance("49 hours")
-        expect(starts).toHaveLength(1)
-        yield* Testing.advance("2 hours")
-        expect(starts).toHaveLength(2)
-      })
-    )
+    // Without wakes all others would poll through it
+    if (!options.silent)
+      it.scoped("starts it after days, if its Schedule says so (G131)", () =>
+        Effect.gen(function* () {
+          const { fail, spec, starts } = fragile(Supervisor.worker(freshQueue(), { handler: () => Effect.void }))
+          yield* supervise([spec], { restart: Schedule.spaced("50 hours") })
+          yield* fail
+          yield* Testing.advance("49 hours")
+          expect(starts).toHaveLength(1)
+          yield* Testing.advance("2 hours")
+          expect(starts).toHaveLength(2)
+        })
+      )
 
     it.scoped("starts a worker whose handlers hang again, with new slots (G50, G131)", () =>
       Effect.gen(function* () {

@@ -4,10 +4,15 @@ import * as Pg from "alkstore/Pg"
 import { Context, Duration, Effect, Layer, Redacted, Schema } from "effect"
 import pg from "pg"
 import { describe, expect, inject, it, test, vi } from "vitest"
+import type { Database } from "../../src/layers/Database/Database.js"
+import { makeGather } from "../../src/layers/Queue/gather.js"
+import type { Receivers } from "../../src/layers/Queue/receivers.js"
+import type { Verbs } from "../../src/layers/Queue/verbs.js"
 import { makeEchoes } from "../../src/layers/Wake/echoes.js"
 import * as PgWake from "../../src/layers/Wake/PgWake.js"
 import { live, wait } from "../support/outages.js"
 import { createDatabase } from "../support/postgres.js"
+import { newJob } from "../support/rows.js"
 import { connectTo, postgresChannel } from "../support/steppedEngines.js"
 
 /**
@@ -111,6 +116,27 @@ describe("notifications of one's own", () => {
     expect(echoes.covers(pid, topic)).toBe(true)
     expect(echoes.covers(pid, topic)).toBe(false)
   })
+
+  it("of jobs that are handed over in their statement, and notified to nobody, are none (G196)", () =>
+    Effect.gen(function* () {
+      for (const handed of [true, false]) {
+        const echoes = makeEchoes()
+        let rung = 0
+        const session = { writes: true, joined: false, pid, execute: () => Effect.succeed([]) }
+        const db = { apart: (_access, _operation, verb) => verb(session) } as Pick<Database, "apart"> as Database
+        const receipt = { id: 1, state: "ready", deduplicated: false, replaced: false } as const
+        const receivers: Receivers = {
+          receive: () => Effect.void,
+          enqueue: () => Effect.succeed({ receipts: [receipt], handed })
+        }
+        const ring = () => Effect.sync(() => void rung++)
+        const enqueue = makeGather(db, receivers, {} as Verbs, ring, echoes)
+        expect(yield* enqueue(topic, [newJob])).toEqual([receipt])
+        expect(rung).toBe(handed ? 0 : 1)
+        // What is notified next is not taken for it
+        expect(echoes.covers(pid, Wake.queueTopic(topic))).toBe(!handed)
+      }
+    }).pipe(Effect.runPromise))
 
   it("whose echo never comes are not kept without end", () => {
     const echoes = makeEchoes()

@@ -22,6 +22,7 @@ import {
 } from "../../src/layers/engine.js"
 import { claim } from "../../src/layers/Queue/statements/claim.js"
 import { enqueue } from "../../src/layers/Queue/statements/enqueue.js"
+import { handOver } from "../../src/layers/Queue/statements/handOver.js"
 import { lanes } from "../../src/layers/Queue/statements/lanes.js"
 import { renew } from "../../src/layers/Queue/statements/renew.js"
 import { settle } from "../../src/layers/Queue/statements/settle.js"
@@ -65,6 +66,11 @@ const claimOf = (names: Names, queue: string): Run => {
   return (session) => claim[names.engine](names)(session, request)
 }
 
+const handOverOf = (names: Names, queue: string): Run => {
+  const to = { worker: "w", visibilityMillis: 30_000 }
+  return (session) => handOver[names.engine](names, true)(session, queue, [newJob, newJob], to, 0)
+}
+
 const hot = (names: Names, leased: ReadonlyArray<Leased>): Readonly<Record<string, Run>> => {
   const write = settle[names.engine](names, true)
   const moves = Object.entries(settlements(leased)).map(([name, list]): [string, Run] => [
@@ -76,6 +82,9 @@ const hot = (names: Names, leased: ReadonlyArray<Leased>): Readonly<Record<strin
     claim: claimOf(names, "q"),
     "claim where all is delayed": claimOf(names, "later"),
     "claim where nothing is": claimOf(names, "empty"),
+    "enqueue as claimed": handOverOf(names, "q"),
+    "enqueue as claimed where all is delayed": handOverOf(names, "later"),
+    "enqueue as claimed where nothing is": handOverOf(names, "empty"),
     renew: (session) => renew[names.engine](names)(session, renewals),
     "sweep for expired jobs": (session) => sweep[names.engine](names, false).expire(session, undefined, 500),
     "sweep for queues": (session) => sweep[names.engine](names, false).nextLeased(session, ""),
@@ -521,10 +530,11 @@ describe("SQLite", () => {
     fill(2_000)
     if (when === "full") db.exec("ANALYZE")
     const plans = all()
-    expect(plans.size).toBeGreaterThanOrEqual(14)
+    expect(plans.size).toBeGreaterThanOrEqual(16)
     for (const [name, plan] of plans) {
       const bad = plan.filter(
-        (line) => /\bSCAN\b(?! \w+ VIRTUAL TABLE)|TEMP B-TREE/.test(line) && !/SCAN CONSTANT ROW/.test(line)
+        // `p`: the priorities that a walk has come to
+        (line) => /\bSCAN\b(?! \w+ VIRTUAL TABLE)|TEMP B-TREE/.test(line) && !/SCAN (CONSTANT ROW|p$)/.test(line)
       )
       expect(bad, `${name}: ${plan.join("; ")}`).toEqual([])
     }
@@ -532,6 +542,7 @@ describe("SQLite", () => {
     expect(plans.get("claim_next")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority<\?\)/)
     expect(plans.get("claim_ready")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority=\? AND visible_at[<>]\?/)
     expect(plans.get("claim_next")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority=\? AND visible_at>\?\)/)
+    expect(plans.get("enqueue_tokens")?.join()).toMatch(/jobs_waiting \(queue=\? AND priority=\?/)
     expect(plans.get("claim_first")?.join()).toMatch(
       /jobs_leased \(queue=\?\).*jobs_waiting \(queue=\?\).*jobs_begun \(queue=\?\)/
     )

@@ -245,6 +245,32 @@ describe("the watcher", () => {
       })
     ))
 
+  it("G57: wakes for no job that is leased already, and for the next that is not", () =>
+    live(
+      Effect.gen(function* () {
+        const filename = fresh()
+        const mine = yield* engine(filename)
+        yield* watching(mine)
+        const wake = Context.get(mine, Wake.Wake)
+        const letters = yield* wake.subscribe(Wake.queueTopic("letters"))
+        const parcels = yield* wake.subscribe(Wake.queueTopic("parcels"))
+        const stranger = yield* Effect.acquireRelease(
+          Effect.sync(() => new BetterSqlite(filename)),
+          (db) => Effect.sync(() => db.close())
+        )
+        const insert = stranger.prepare(
+          "INSERT INTO _alkstore_jobs (queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, token) VALUES (?, '1', 0, 0, 1, 1, 1, 9000000000000, ?)"
+        )
+        insert.run("letters", 1)
+        insert.run("parcels", null)
+        yield* Effect.timeout(parcels.await, "10 seconds")
+        const woken = Effect.as(letters.await, true)
+        expect(yield* Effect.raceFirst(woken, Effect.as(Effect.repeatN(Effect.yieldNow(), 20), false))).toBe(false)
+        insert.run("letters", null)
+        expect(yield* Effect.timeout(woken, "10 seconds")).toBe(true)
+      })
+    ))
+
   it("G61: that comes late, or again, wakes for what was committed before", () =>
     live(
       Effect.gen(function* () {

@@ -80,12 +80,9 @@ const make = (db: Database, options: SqlQueueOptions) =>
     const receivers = makeReceivers(verbs, clock)
     const gathered = makeGather(db, receivers, verbs, wakeNew, options.notify ? options.echoes : undefined)
 
-    /** Where the session's transaction is nobody else's, and tells when it has ended. */
     const put: Put = (session, queue, jobs) => {
       const { ends } = session
-      return ends === undefined
-        ? Effect.map(verbs.enqueue(session, queue, jobs), (receipts) => ({ receipts, handed: false }))
-        : receivers.enqueue(session, queue, jobs, (end) => void ends.push(end))
+      return receivers.enqueue(session, queue, jobs, ends === undefined ? undefined : (end) => void ends.push(end))
     }
 
     const place = (queue: string, jobs: ReadonlyArray<NewJob>) => {

@@ -35,38 +35,36 @@ const suit = (jobs: ReadonlyArray<NewJob>): boolean => {
 }
 
 export const makeReceivers = (verbs: Verbs, clock: ClockService) => {
-  const receivers = new Map<string, Set<Receiver>>()
+  const receivers = new Set<Receiver>()
 
   const receive: Service["receive"] = (receiver) =>
     Effect.acquireRelease(
-      Effect.sync(() => {
-        receivers.set(receiver.queue, (receivers.get(receiver.queue) ?? new Set()).add(receiver))
-      }),
-      () =>
-        Effect.sync(() => {
-          const others = receivers.get(receiver.queue)
-          others?.delete(receiver)
-          if (others?.size === 0) receivers.delete(receiver.queue)
-        })
+      Effect.sync(() => void receivers.add(receiver)),
+      () => Effect.sync(() => void receivers.delete(receiver))
     )
 
   /** Whoever has room for them, which is kept from then on. */
   const find = (queue: string, jobs: ReadonlyArray<NewJob>): Receiver | undefined => {
-    const some = receivers.get(queue)
-    return some === undefined || !suit(jobs) ? undefined : [...some].find(({ reserve }) => reserve(jobs.length))
+    for (const receiver of receivers)
+      if (receiver.queue === queue && suit(jobs) && receiver.reserve(jobs.length)) return receiver
+    return undefined
   }
 
-  /** `ends` is given what to tell whether all this has been committed. Not interruptible from here to there. */
+  /**
+   * `ends` is given what to tell whether all this has been committed; where nobody can, nothing is handed over. Not interruptible
+   * from here to there.
+   */
   const enqueue = (
     session: Session,
     queue: string,
     jobs: ReadonlyArray<NewJob>,
-    ends: (ended: (committed: boolean) => void) => void
+    ends: ((ended: (committed: boolean) => void) => void) | undefined
   ): Effect.Effect<Placed, StoreError> => {
     const plainly = Effect.suspend(() =>
       Effect.map(verbs.enqueue(session, queue, jobs), (receipts): Placed => ({ receipts, handed: false }))
     )
     return Effect.suspend(() => {
+      if (ends === undefined) return plainly
       const receiver = find(queue, jobs)
       if (receiver === undefined) return plainly
       let given: ReadonlyArray<ClaimedRow> = []

@@ -52,7 +52,7 @@ const risky = "(crashes > 0 OR attempt + 1 >= max_attempts)"
 export const pausedQueue = (n: Names) =>
   `EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.name = :queue AND q.paused_at IS NOT NULL)`
 
-export const leaseEnded = (n: Names) =>
+const leaseEnded = (n: Names) =>
   `(SELECT l.visible_at FROM ${n.jobs} l WHERE l.queue = :queue AND l.token IS NOT NULL ORDER BY l.visible_at LIMIT 1)`
 
 /**

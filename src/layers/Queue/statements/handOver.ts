@@ -7,10 +7,10 @@ import type { StoreError } from "../../../services/Errors.js"
 import type { NewJob, Receipt, Receiver } from "../../../services/QueueStore.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
 import { type Names, nextval, onceNow, type PerEngine, type Session, statement } from "../../engine.js"
-import { leaseEnded, pausedQueue } from "./claim.js"
+import { pausedQueue } from "./claim.js"
 import { plainParameters } from "./enqueuePlain.js"
 import { added } from "./holder.js"
-import { int } from "./rows.js"
+import { int, type Taken, takenRow } from "./rows.js"
 
 export interface HandedOver {
   readonly receipts: ReadonlyArray<Receipt>
@@ -33,54 +33,38 @@ type HandOver = (
 const columns =
   "queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, headers, token, worker, claimed_at, visibility_ms"
 
-/** Whether a claim would find nothing before a new job of this priority: a skip scan, as a claim's. */
+/**
+ * Whether a claim would find nothing before a new job of this priority: a skip scan, as a claim's. A LIMIT keeps a planner from
+ * reading all that is ready.
+ */
 const comesFirst = (n: Names, priority: string, now: string): string => {
   const waiting = "w.queue = :queue AND w.token IS NULL AND w.visible_at IS NOT NULL"
   const next = (below: string) =>
     `(SELECT w.priority FROM ${n.jobs} w WHERE ${waiting} AND w.priority >= ${priority}${below} ORDER BY w.priority DESC LIMIT 1)`
-  return `(NOT ${pausedQueue(n)} AND coalesce(${leaseEnded(n)} > ${now}, true) AND NOT EXISTS (
+  return `(NOT ${pausedQueue(n)} AND NOT EXISTS (
       WITH RECURSIVE priorities (priority) AS (
         SELECT ${next("")} UNION ALL SELECT ${next(" AND w.priority < p.priority")} FROM priorities p WHERE p.priority IS NOT NULL
       )
-      SELECT 1 FROM priorities p WHERE EXISTS (SELECT 1 FROM ${n.jobs} w WHERE ${waiting} AND w.priority = p.priority AND w.visible_at <= ${now})
+      SELECT 1 FROM priorities p WHERE (SELECT w.visible_at FROM ${n.jobs} w WHERE ${waiting} AND w.priority = p.priority ORDER BY w.visible_at LIMIT 1) <= ${now}
     ))`
 }
 
-const taken = (
-  queue: string,
-  job: NewJob,
-  visibilityMillis: number,
-  id: number,
-  token: number,
-  now: number,
-  monotonic: number
-): ClaimedRow => ({
-  id,
-  queue,
-  token,
-  payload: job.payload,
-  priority: job.priority,
-  attempt: 1,
-  maxAttempts: job.maxAttempts,
-  crashes: 0,
-  failures: 0,
-  enqueuedAt: now,
-  dueAt: now,
-  expiresAt: null,
-  headers: job.headers,
-  dedupeKey: null,
-  orderingKey: null,
-  progress: null,
-  errors: null,
-  failureTimes: null,
-  history: null,
-  undecodableSince: null,
-  cancelRequested: false,
-  claimedAt: now,
-  deadline: now + visibilityMillis,
-  visibilityMillis,
-  claimedMonotonic: monotonic
-})
+/** As a claim in the same statement would have answered it. */
+const claimedRow = (job: NewJob, id: number, token: number, lease: Taken): ClaimedRow =>
+  takenRow(
+    {
+      id,
+      payload: job.payload,
+      priority: job.priority,
+      max_attempts: job.maxAttempts,
+      enqueued_at: lease.now,
+      due_at: lease.now,
+      headers: job.headers
+    },
+    token,
+    1,
+    lease
+  )
 
 const postgres: HandOver = (n, notify) => {
   const now = onceNow(n)
@@ -106,11 +90,10 @@ const postgres: HandOver = (n, notify) => {
       const now = int(row?.now)
       const ids = String(row?.ids).split(",").map(Number)
       const tokens = row?.tokens === null ? [] : String(row?.tokens).split(",").map(Number)
+      const lease = { queue, now, visibilityMillis, monotonic }
       return {
         receipts: ids.map((id) => added(id, now, now)),
-        taken: tokens.map((token, index) =>
-          taken(queue, jobs[index] as NewJob, visibilityMillis, ids[index] as number, token, now, monotonic)
-        )
+        taken: tokens.map((token, index) => claimedRow(jobs[index] as NewJob, ids[index] as number, token, lease))
       }
     })
   }
@@ -128,7 +111,7 @@ const sqlite: HandOver = (n) => {
     "enqueue_claimed",
     `INSERT INTO ${n.jobs} (${columns})
     SELECT :queue, value, :priority, 1, :maxAttempts, ${n.now}, ${n.now}, ${n.now} + :visibility, :headers, :base + key, :worker, ${n.now}, :visibility
-    FROM json_each(:payload) RETURNING id, token, enqueued_at`
+    FROM json_each(:payload) RETURNING id, enqueued_at`
   )
   return (session, queue, jobs, { visibilityMillis, worker }, monotonic) => {
     const [first] = jobs
@@ -141,15 +124,14 @@ const sqlite: HandOver = (n) => {
         const payloads = JSON.stringify(jobs.map(({ payload }) => payload))
         const given = { ...plainParameters(n, queue, first, payloads), base, worker, visibility: visibilityMillis }
         return Effect.map(session.execute(put, given), (rows) => {
-          const receipts: Array<Receipt> = []
-          const all: Array<ClaimedRow> = []
-          for (const row of [...rows].sort((a, b) => int(a.token) - int(b.token))) {
-            const now = int(row.enqueued_at)
-            const [id, token] = [int(row.id), int(row.token)]
-            receipts.push(added(id, now, now))
-            all.push(taken(queue, jobs[token - base] as NewJob, visibilityMillis, id, token, now, monotonic))
+          const now = int(rows[0]?.enqueued_at)
+          const lease = { queue, now, visibilityMillis, monotonic }
+          // Ids are given in the order of the list; a RETURNING has none
+          const ids = rows.map((row) => int(row.id)).sort((x, y) => x - y)
+          return {
+            receipts: ids.map((id) => added(id, now, now)),
+            taken: ids.map((id, index) => claimedRow(jobs[index] as NewJob, id, base + index, lease))
           }
-          return { receipts, taken: all }
         })
       }
     )
