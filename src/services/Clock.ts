@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Context, type Effect } from "effect"
+import { Context, type Effect, type Fiber } from "effect"
 
 /**
  * @since 0.1.0
@@ -21,6 +21,8 @@ export interface Service {
   readonly now: Effect.Effect<number>
   /** Milliseconds on a clock that only moves forward; for measuring how much of a lease is left. */
   readonly monotonic: Effect.Effect<number>
+  /** The same, read by a fiber for itself in the middle of a step. */
+  readonly monotonicOf: (fiber: Fiber.RuntimeFiber<unknown, unknown>) => number
   /**
    * The longest time in milliseconds for which the event loop of this process stood still since a mark (0 at first),
    * and the mark for the next call; 0 where it cannot be measured.

@@ -47,10 +47,10 @@ export const encoder = <A, I>(queue: string, schema: Schema.Schema<A, I>) => {
 }
 
 /**
- * Decodes stored texts: the payload, or why this process cannot read it, and goes on with that. Never fails, never dies by
- * itself. A Schema that needs no effect, as nearly all, costs none.
+ * Decodes stored texts: the payload, or why this process cannot read it, and goes on with that, at once. Never fails, never dies
+ * by itself. A Schema that needs no effect, as nearly all, costs none.
  */
-export const decoder = <A, I>(schema: Schema.Schema<A, I>) => {
+export const reader = <A, I>(schema: Schema.Schema<A, I>) => {
   const decode = Schema.decodeUnknown(schema)
   const parse = (text: string): Either.Either<A, string> | Effect.Effect<Either.Either<A, string>> => {
     try {
@@ -65,9 +65,18 @@ export const decoder = <A, I>(schema: Schema.Schema<A, I>) => {
       return Either.left(reason(error))
     }
   }
+  return <B, E, R>(
+    text: string,
+    then: (payload: Either.Either<A, string>) => Effect.Effect<B, E, R>
+  ): Effect.Effect<B, E, R> => {
+    const parsed = parse(text)
+    return Either.isEither(parsed) ? then(parsed) : Effect.flatMap(parsed, then)
+  }
+}
+
+/** The same, as an effect. */
+export const decoder = <A, I>(schema: Schema.Schema<A, I>) => {
+  const read = reader(schema)
   return <B, E, R>(text: string, then: (payload: Either.Either<A, string>) => Effect.Effect<B, E, R>) =>
-    Effect.suspend((): Effect.Effect<B, E, R> => {
-      const parsed = parse(text)
-      return Either.isEither(parsed) ? then(parsed) : Effect.flatMap(parsed, then)
-    })
+    Effect.suspend(() => read(text, then))
 }

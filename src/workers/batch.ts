@@ -5,7 +5,7 @@ import { Effect, Either, Exit, type Scope } from "effect"
 import { isNonEmptyReadonlyArray, type NonEmptyReadonlyArray } from "effect/Array"
 import type { Job } from "../services/Job.js"
 import type { Held, WorkerState } from "./held.js"
-import { call, type Decode, handleOf, type Perform, unreadable } from "./perform.js"
+import { call, type Decode, Ends, handleOf, type Perform, unreadable } from "./perform.js"
 
 /** A batch handler as the worker runs it: what it answers is looked at, whatever its type says. */
 export type AnyBatchHandler<A> = (jobs: NonEmptyReadonlyArray<Job<A>>) => Effect.Effect<unknown, unknown, Scope.Scope>
@@ -38,7 +38,7 @@ const outcomesOf = (state: WorkerState, members: ReadonlyArray<Held>, answer: un
   const exits = answer.map(exitOf)
   if (exits.length === members.length && !exits.includes(undefined))
     return Effect.succeed(
-      new Map(members.map((held, index) => [held.row.token, exits[index] as Exit.Exit<unknown, unknown>]))
+      new Ends(new Map(members.map((held, index) => [held.row.token, exits[index] as Exit.Exit<unknown, unknown>])))
     )
   const wrong =
     exits.length === members.length

@@ -40,7 +40,7 @@ export const makeStarter = (state: WorkerState, perform: Perform, makeFork: (run
     take,
     start,
     pressing: () => state.buffer.length <= state.refillAt,
-    life: (run, scope, goOn) => runJob(state, run, perform, scope, start, goOn)
+    life: (run, fiber, scope, goOn) => runJob(state, run, fiber, perform, scope, start, goOn)
   })
   return { start }
 }

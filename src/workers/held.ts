@@ -13,11 +13,13 @@ import type { Policy } from "./policy.js"
 import type { TelemetryHooks } from "./telemetryHooks.js"
 import type { JobRef, WorkerEvent } from "./WorkerEvent.js"
 
+export type RunFiber = Fiber.RuntimeFiber<unknown, unknown>
+
 /** One call of a handler: one job, or those of a batch. */
 export interface Run {
   /** The jobs whose end it decides. One that cannot be decoded leaves. */
   readonly members: Array<Held>
-  fiber: Fiber.RuntimeFiber<unknown, unknown> | undefined
+  fiber: RunFiber | undefined
   /** Monotonic milliseconds; infinite until the fiber has started. */
   startedAt: number
   /** Monotonic milliseconds: when it counts as stuck; infinite until it is interrupted. */

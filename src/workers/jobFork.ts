@@ -17,13 +17,14 @@ import {
   Scope,
   Supervisor
 } from "effect"
-import type { Held, Run } from "./held.js"
+import type { Held, Run, RunFiber } from "./held.js"
 
 /** What a fiber does with its runs. */
 export interface Runs {
   /** One run; ends with `goOn` when all of it went well. */
   readonly life: (
     run: Run,
+    fiber: RunFiber,
     scope: Scope.CloseableScope,
     goOn: Effect.Effect<void>
   ) => Effect.Effect<void, never, Scope.Scope>
@@ -118,10 +119,10 @@ export const makeJobFork = <R>(
       run = undefined
       const scope = makeScope()
       const context = Context.add(runtime.context, Scope.Scope, scope)
-      return Effect.zipRight(
+      return Effect.flatMap(
         Effect.updateFiberRefs(refsOf(base, context, annotate(outer, current.members))),
         // Its Scope has just been put in
-        life(current, scope, goOn) as Effect.Effect<void>
+        () => life(current, current.fiber as RunFiber, scope, goOn) as Effect.Effect<void>
       )
     }
 

@@ -1,9 +1,9 @@
 /**
  * What a started handler does with its one job: decodes it, finds who is for it, calls it.
  */
-import { Effect, Either, type Exit, type Scope } from "effect"
+import { Effect, Either, Exit, type Scope } from "effect"
 import type { SettleError } from "../services/Errors.js"
-import type { decoder } from "../services/encode.js"
+import type { reader } from "../services/encode.js"
 import { leaseLost, makeJob } from "../services/handle.js"
 import type { Job } from "../services/Job.js"
 import * as Settlement from "../services/Settlement.js"
@@ -14,16 +14,19 @@ import { inTransaction } from "./transactional.js"
 export type Dispatch<A> = (payload: A) => ((job: Job<A>) => Effect.Effect<unknown, unknown, Scope.Scope>) | undefined
 
 /** Decodes a payload, or says why it cannot, and goes on. */
-export type Decode<A> = ReturnType<typeof decoder<A, unknown>>
+export type Decode<A> = ReturnType<typeof reader<A, unknown>>
 
-/**
- * Does the work of a run. Success is the end of each of its members, by lease token, where the handler has told them
- * apart; otherwise they all end as it does.
- */
-export type Perform = (
-  state: WorkerState,
-  run: Run
-) => Effect.Effect<ReadonlyMap<number, Exit.Exit<unknown, unknown>> | undefined, unknown, Scope.Scope>
+/** How the jobs of a batch ended, by lease token. No handler can answer with one. */
+export class Ends {
+  constructor(readonly byToken: ReadonlyMap<number, Exit.Exit<unknown, unknown>>) {}
+}
+
+/** How the jobs of a run ended, where its handler has told them apart; otherwise they all end as it does. */
+export const endsOf = (exit: Exit.Exit<unknown, unknown>): Ends["byToken"] | undefined =>
+  Exit.isSuccess(exit) && exit.value instanceof Ends ? exit.value.byToken : undefined
+
+/** Does the work of a run. Called where it may be interrupted. */
+export type Perform = (state: WorkerState, run: Run) => Effect.Effect<unknown, unknown, Scope.Scope>
 
 export const handleOf = <A>(state: WorkerState, held: Held, payload: A) =>
   makeJob(state.queue, held.row, payload, {
@@ -67,21 +70,12 @@ export const performOne =
   <A>(decode: Decode<A>, dispatch: Dispatch<A>): Perform =>
   (state, run) => {
     const held = run.members[0] as Held
-    return decode(held.row.payload, (payload): Effect.Effect<undefined, unknown, Scope.Scope> => {
-      const handler = Either.isRight(payload) ? dispatch(payload.right) : undefined
-      if (Either.isLeft(payload)) return Effect.as(unreadable(state, run, held, payload.left), undefined)
-      if (handler === undefined)
-        return Effect.as(unreadable(state, run, held, "this worker has no handler for its tag"), undefined)
+    return decode(held.row.payload, (payload): Effect.Effect<unknown, unknown, Scope.Scope> => {
+      if (Either.isLeft(payload)) return unreadable(state, run, held, payload.left)
+      const handler = dispatch(payload.right)
+      if (handler === undefined) return unreadable(state, run, held, "this worker has no handler for its tag")
       const job = handleOf(state, held, payload.right)
-      return Effect.as(
-        state.policy.transactional
-          ? inTransaction(
-              state,
-              held,
-              Effect.suspend(() => call(handler, job))
-            )
-          : call(handler, job),
-        undefined
-      )
+      const called = () => call(handler, job)
+      return state.policy.transactional ? inTransaction(state, held, Effect.suspend(called)) : called()
     })
   }

@@ -6,9 +6,9 @@ import { Cause, Effect, Exit, Scope } from "effect"
 import * as Settlement from "../services/Settlement.js"
 import { conclude } from "./acknowledger.js"
 import { decide } from "./decide.js"
-import { arm, databaseNow, forget, type Held, offerSettle, type Run, type WorkerState } from "./held.js"
+import { arm, databaseNow, forget, type Held, offerSettle, type Run, type RunFiber, type WorkerState } from "./held.js"
 import { giveWay } from "./interrupt.js"
-import type { Perform } from "./perform.js"
+import { endsOf, type Perform } from "./perform.js"
 
 /** Ended jobs that are remembered for the next look at the event loop. */
 const keptRecent = 20
@@ -33,17 +33,15 @@ const settle = (state: WorkerState, held: Held, exit: Exit.Exit<unknown, unknown
     )
   )
 
-type Ends = ReadonlyMap<number, Exit.Exit<unknown, unknown>> | undefined
-
 /** How one job of a run ended. */
 const endOf = (
   state: WorkerState,
   { row, stop }: Held,
-  exit: Exit.Exit<Ends, unknown>
+  exit: Exit.Exit<unknown, unknown>
 ): Exit.Exit<unknown, unknown> => {
   // The others went on; what this one's handler says of it does not count any more
   if (state.policy.batched && stop === "cancelled") return Exit.failCause(Cause.empty)
-  return Exit.isSuccess(exit) ? (exit.value?.get(row.token) ?? Exit.void) : exit
+  return endsOf(exit)?.get(row.token) ?? exit
 }
 
 const isDone = (held: Held, exit: Exit.Exit<unknown, unknown>): boolean =>
@@ -56,7 +54,7 @@ const isDone = (held: Held, exit: Exit.Exit<unknown, unknown>): boolean =>
 const ended = (
   state: WorkerState,
   run: Run,
-  exit: Exit.Exit<Ends, unknown>,
+  exit: Exit.Exit<unknown, unknown>,
   next: () => void,
   goOn: Effect.Effect<void>,
   now: number
@@ -108,27 +106,30 @@ const begin = (state: WorkerState, run: Run, now: number): void => {
 }
 
 /**
- * The whole life of a started run, for a fiber of its own that starts uninterruptible (so that an interrupt before its
- * first step cannot lose the jobs); only the handler can be interrupted. `next` or `goOn` follows when the slot is free.
+ * The whole life of a started run, within the fiber that it has, which is uninterruptible (so that an interrupt before the first
+ * step cannot lose the jobs); only the handler can be interrupted. `next` or `goOn` follows when the slot is free.
  * As few steps as can be: each is paid for with every job.
  */
 export const runJob = (
   state: WorkerState,
   run: Run,
+  fiber: RunFiber,
   perform: Perform,
   scope: Scope.CloseableScope,
   next: () => void,
   goOn: Effect.Effect<void>
-): Effect.Effect<void, never, Scope.Scope> =>
-  Effect.flatMap(state.clock.monotonic, (now) => {
-    begin(state, run, now)
-    return Effect.flatMap(
-      state.telemetry.span(run, Effect.exit(Effect.interruptible(perform(state, run)))),
-      (handled) =>
-        Effect.flatMap(Effect.exit(Scope.close(scope, handled)), (closed) =>
-          Effect.flatMap(state.clock.monotonic, (now) =>
-            ended(state, run, Exit.zipLeft(handled, closed), next, goOn, now)
-          )
-        )
-    )
-  })
+): Effect.Effect<void, never, Scope.Scope> => {
+  const over = (exit: Exit.Exit<unknown, unknown>) =>
+    ended(state, run, exit, next, goOn, state.clock.monotonicOf(fiber))
+  const close = (handled: Exit.Exit<unknown, unknown>) =>
+    Effect.matchCauseEffect(Scope.close(scope, handled), {
+      onFailure: (cause) => over(Exit.zipLeft(handled, Exit.failCause(cause))),
+      onSuccess: () => over(handled)
+    })
+  begin(state, run, state.clock.monotonicOf(fiber))
+  return state.telemetry.span(
+    run,
+    Effect.interruptibleMask(() => perform(state, run)),
+    close
+  )
+}

@@ -4,7 +4,7 @@
 import { Deferred, Effect, Random, type Scope, type Stream } from "effect"
 import { outageRetry } from "../schedule/Polling.js"
 import { WorkerFailed } from "../services/Errors.js"
-import { decoder } from "../services/encode.js"
+import { reader } from "../services/encode.js"
 import type { Definition } from "../services/Queue.js"
 import { Queue, type QueueSettings } from "../services/QueueStore.js"
 import { acknowledger } from "./acknowledger.js"
@@ -62,7 +62,7 @@ const performOf = <A, I, E, R, H extends Handlers<A>, B extends BatchAnswer>(
   queue: Definition<A, I>,
   options: Options<A, E, R, H, B>
 ): Perform => {
-  const decode = decoder(queue.payload)
+  const decode = reader(queue.payload)
   return options.batchHandler === undefined
     ? performOne(decode, dispatchOf(options) as Dispatch<A>)
     : performBatch(decode, options.batchHandler as AnyBatchHandler<A>)

@@ -8,9 +8,8 @@ import type { ClaimedRow } from "../services/Settlement.js"
 import { errorType, isTraced, processing, type Seen } from "../services/telemetry.js"
 import { word } from "./decide.js"
 import type { Run } from "./held.js"
+import { endsOf } from "./perform.js"
 import type { WorkerEvent } from "./WorkerEvent.js"
-
-type Ends = ReadonlyMap<number, Exit.Exit<unknown, unknown>> | undefined
 
 export interface TelemetryHooks {
   /** A claim has been answered. */
@@ -22,11 +21,12 @@ export interface TelemetryHooks {
   readonly ran: (millis: number) => void
   /** Each transition once. */
   readonly count: (event: WorkerEvent) => void
-  /** A run as a span, if anybody wants spans. */
+  /** A run, as a span if anybody wants spans; and what comes after it. */
   readonly span: <R>(
     run: Run,
-    handled: Effect.Effect<Exit.Exit<Ends, unknown>, never, R>
-  ) => Effect.Effect<Exit.Exit<Ends, unknown>, never, R>
+    work: Effect.Effect<unknown, unknown, R>,
+    after: (handled: Exit.Exit<unknown, unknown>) => Effect.Effect<void>
+  ) => Effect.Effect<void, never, R>
 }
 
 const measures = (queue: string): Omit<TelemetryHooks, "span"> => {
@@ -71,11 +71,11 @@ const failed = (type: string, message: string): Seen => ({
 })
 
 /** How the span of a run ends: what the runtime interrupted has not failed, unless it took too long. */
-const seen = (run: Run, exit: Exit.Exit<Ends, unknown>): Seen => {
+const seen = (run: Run, exit: Exit.Exit<unknown, unknown>): Seen => {
   if (run.members.length === 0) return failed("undecodable", "no job of this run could be decoded, or had a handler")
   if (run.stuck) return failed("stuck", "the handler did not end when it was interrupted")
   if (Exit.isSuccess(exit)) {
-    const ends = [...(exit.value?.values() ?? [])].filter(Exit.isFailure).length
+    const ends = [...(endsOf(exit)?.values() ?? [])].filter(Exit.isFailure).length
     return ends === 0 ? { exit } : { exit, attributes: { "alkstore.batch.failed_count": ends } }
   }
   const stops = run.members.map((held) => (held.phase === "lost" ? "lease_lost" : held.stop))
@@ -96,10 +96,17 @@ export const makeTelemetryHooks = (queue: string, worker: string): Effect.Effect
     const traced = isTraced(fiber.getFiberRef(FiberRef.currentTracerEnabled), fiber.currentTracer)
     return Effect.succeed({
       ...measures(queue),
-      span: (run, handled) => {
-        if (!traced) return handled
+      span: (run, work, after) => {
+        if (!traced)
+          return Effect.matchCauseEffect(work, {
+            onFailure: (cause) => after(Exit.failCause(cause)),
+            onSuccess: (answer) => after(Exit.succeed(answer))
+          })
         const rows = run.members.map((held) => held.row)
-        return processing(queue, worker, rows, handled, (exit) => seen(run, exit))
+        return Effect.flatMap(
+          processing(queue, worker, rows, Effect.exit(work), (exit) => seen(run, exit)),
+          after
+        )
       }
     } satisfies TelemetryHooks)
   })

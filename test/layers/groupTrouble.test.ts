@@ -232,6 +232,7 @@ it("writes: a verb that throws leaves no transaction open and fails its caller a
           virtual: true,
           now: Effect.succeed(0),
           monotonic: Effect.succeed(0),
+          monotonicOf: () => 0,
           stall: () => Effect.succeed({ millis: 0, mark: 0 }),
           breath: (call) => call,
           lull: () => Effect.void

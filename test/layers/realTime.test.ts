@@ -69,6 +69,7 @@ describe.each(Object.entries(engines))("%s, by a real clock", (_, engine) => {
         const clock: Clock.Service = {
           ...real,
           monotonic: byHand ? Effect.sync(() => now) : real.monotonic,
+          monotonicOf: byHand ? () => now : real.monotonicOf,
           lull: (millis) => {
             lulls.push(millis)
             now += millis

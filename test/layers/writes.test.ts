@@ -120,6 +120,7 @@ const play = (steps: ReadonlyArray<Step>, meets: Meets) => {
         virtual: true,
         now: Effect.sync(now),
         monotonic: Effect.sync(now),
+        monotonicOf: now,
         stall: () => Effect.succeed({ millis: 0, mark: 0 }),
         breath: (call) => call,
         lull: () => Effect.void

@@ -184,6 +184,7 @@ export class Fleet {
       virtual: false,
       now: Effect.sync(() => this.world.now),
       monotonic: Effect.sync(() => process.monotonic()),
+      monotonicOf: () => process.monotonic(),
       stall: () => Effect.succeed({ millis: 0, mark: 0 }),
       lull: () => Effect.void,
       breath: (call) => call

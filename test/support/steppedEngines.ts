@@ -63,6 +63,7 @@ const standing = (clock: ClockService): ClockService => ({
   // Steps come by the test's choice alone
   breath: (call) => call,
   monotonic: Effect.succeed(0),
+  monotonicOf: () => 0,
   lull: () => Effect.void
 })
 

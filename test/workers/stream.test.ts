@@ -16,6 +16,7 @@ const makeWorker = () => {
     virtual: false,
     now: Effect.sync(() => now),
     monotonic: Effect.sync(() => now),
+    monotonicOf: () => now,
     stall: () => Effect.succeed({ millis: 0, mark: 0 }),
     breath: (call) => call,
     lull: (millis) =>

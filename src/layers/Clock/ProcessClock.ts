@@ -3,7 +3,7 @@
  * loop stood still.
  */
 import { monitorEventLoopDelay } from "node:perf_hooks"
-import { Context, DefaultServices, Effect, Clock as EffectClock, type Scope } from "effect"
+import { Context, Effect, Clock as EffectClock, type Fiber, type Scope } from "effect"
 import type { Service } from "../../services/Clock.js"
 import { lull, makeBreath } from "./macrotask.js"
 
@@ -47,11 +47,14 @@ const makeDelays = () => {
   }
 }
 
-/** One step of a fiber, by whatever Clock it has: time is read several times for each job. */
-const read = (time: (clock: EffectClock.Clock) => number): Effect.Effect<number> =>
-  Effect.withFiberRuntime((fiber) =>
-    Effect.succeed(time(Context.get(fiber.getFiberRef(DefaultServices.currentServices), EffectClock.Clock)))
-  )
+/** By whatever Clock a fiber has: time is read several times for each job. */
+const reading =
+  (time: (clock: EffectClock.Clock) => number) =>
+  (fiber: Fiber.RuntimeFiber<unknown, unknown>): number =>
+    time(Context.get(fiber.currentDefaultServices, EffectClock.Clock))
+
+const read = (time: ReturnType<typeof reading>): Effect.Effect<number> =>
+  Effect.withFiberRuntime((fiber) => Effect.succeed(time(fiber)))
 
 /**
  * `database`: rows are stamped by the server, `process`: by this process (SQLite, whose host is everybody's host; and
@@ -64,18 +67,22 @@ export const makeClock = (source: Service["source"], virtual = false): Effect.Ef
     // One histogram for all who ask: each look is kept, so that nobody's look hides a stall from the others
     const stalls: Array<number> = []
     let offset = 0
+    // A TestClock that stands between two milliseconds dies when it is asked for nanoseconds
+    const monotonicOf = virtual
+      ? reading((clock) => Math.floor(clock.unsafeCurrentTimeMillis()))
+      : reading((clock) => Number(clock.unsafeCurrentTimeNanos() / 1_000n) / 1_000)
     return {
       source,
       virtual,
       // Whole, as rows are: a TestClock may stand between two milliseconds
-      now: read((clock) => {
-        last = Math.max(last, Math.floor(clock.unsafeCurrentTimeMillis()))
-        return last
-      }),
-      // A TestClock that stands between two milliseconds dies when it is asked for nanoseconds
-      monotonic: virtual
-        ? read((clock) => Math.floor(clock.unsafeCurrentTimeMillis()))
-        : read((clock) => Number(clock.unsafeCurrentTimeNanos() / 1_000n) / 1_000),
+      now: read(
+        reading((clock) => {
+          last = Math.max(last, Math.floor(clock.unsafeCurrentTimeMillis()))
+          return last
+        })
+      ),
+      monotonic: read(monotonicOf),
+      monotonicOf,
       stall: (since) =>
         Effect.suspend(() => {
           const asked = performance.now()

@@ -14,6 +14,11 @@ export const wakeCases: CasesOf<Wake.Service> = {
 export const clockCases: CasesOf<Clock.Service> = {
   now: silent(() => Effect.map(Clock.Clock, (service) => service.now)),
   monotonic: silent(() => Effect.map(Clock.Clock, (service) => service.monotonic)),
+  monotonicOf: silent(() =>
+    Effect.map(Clock.Clock, (service) =>
+      Effect.withFiberRuntime<number>((fiber) => Effect.succeed(service.monotonicOf(fiber)))
+    )
+  ),
   stall: silent(() => Effect.map(Clock.Clock, (service) => service.stall(0))),
   lull: silent(() => Effect.map(Clock.Clock, (service) => service.lull(1))),
   breath: silent(() => Effect.map(Clock.Clock, (service) => service.breath(Effect.void)))
