@@ -156,7 +156,7 @@ export const workerControlSuite: Suite = (engine, options) => {
           concurrency: 1,
           prefetch: 10,
           // After a third of it they would go back by themselves; without wakes that is when it is heard of
-          visibilityTimeout: options.silent ? "30 seconds" : "5 minutes"
+          visibilityTimeout: options.silent ? "6 seconds" : "5 minutes"
         })
         yield* queue.enqueueMany(numbers(50))
         yield* until("the handlers have been measured", () => of("Acked").length === 50)
