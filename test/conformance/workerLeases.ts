@@ -238,6 +238,56 @@ export const workerLeasesSuite: Suite = (engine, options) => {
         })
     )
 
+    it.effect(
+      "of a stuck handler that could not be renewed is left to end: the attempt has not failed (G33, G50)",
+      () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const gate = yield* makeGate
+          const { of } = yield* withQueue(
+            () => ({ renew: () => Effect.fail(gone("renew")) }),
+            observe(queue, {
+              handler: () => Effect.uninterruptible(gate.wait),
+              concurrency: 1,
+              visibilityTimeout: "30 seconds",
+              stuckAfter: "1 second"
+            })
+          )
+          yield* queue.enqueue(1)
+          // The handler is not wanted any more from three seconds before the lease's end on
+          yield* Testing.advance("29 seconds")
+          expect(of("Stuck")).toHaveLength(1)
+          expect(of("LeaseLost")).toHaveLength(1)
+          expect(yield* onlyRow(queue)).toMatchObject({ state: "leased", failures: 0, errors: [] })
+          yield* gate.open
+        })
+    )
+
+    it.effect("whose end nobody else could see, since all others are kept out, is looked at now and then (G33)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const gate = yield* makeGate
+        let looks = 0
+        const { of, worker } = yield* withQueue(
+          () => ({
+            renew: () => Effect.fail(gone("renew")),
+            holdsWriteLock: Effect.sync(() => {
+              looks++
+              return true
+            })
+          }),
+          observe(queue, { handler: () => gate.wait, concurrency: 1, visibilityTimeout: "30 seconds" })
+        )
+        yield* queue.enqueue(1)
+        yield* Testing.advance("2 minutes")
+        expect(of("LeaseLost")).toEqual([])
+        expect(yield* worker.status).toMatchObject({ running: 1, stuck: 0 })
+        // First at 27 s, then every seven
+        expect(looks).toBe(14)
+        yield* gate.open
+      })
+    )
+
     it.effect("that cannot be renewed end their handlers before they end themselves, and go back (G33)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
