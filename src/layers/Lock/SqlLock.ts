@@ -26,6 +26,14 @@ interface Request {
   readonly ttlMillis: number
 }
 
+interface Taken {
+  readonly lease: LockLease
+  /** When its statement was sent, by the monotonic clock: how long its answer took is a part of the lease. */
+  readonly since: number
+}
+
+const leaseOf = ({ lease }: Taken): LockLease => lease
+
 const check = (name: string, ttl: Duration.DurationInput = "30 seconds"): Either.Either<Request, InvalidArgument> =>
   Either.gen(function* () {
     const checked = yield* checkKey("lock name", name)
@@ -65,17 +73,23 @@ const make = (db: Database) =>
     const attempt = ({ name, ttlMillis }: Request) =>
       Effect.suspend(() => {
         const own = `${owner}-${++attempts}`
-        let taken: Option.Option<LockLease> = Option.none()
+        let taken: Option.Option<Taken> = Option.none()
         const take = db.apart("write", "lock", (session) =>
-          Effect.map(verbs.acquire(session, name, own, ttlMillis), (row) => {
-            taken = Option.map(row, ({ expiresAt, token }) => ({ name, token, expiresAt, ttlMillis }))
-            return taken
-          })
+          Effect.flatMap(clock.monotonic, (since) =>
+            Effect.map(verbs.acquire(session, name, own, ttlMillis), (row) => {
+              taken = Option.map(row, ({ expiresAt, token }) => ({
+                lease: { name, token, expiresAt, ttlMillis },
+                since
+              }))
+              return taken
+            })
+          )
         )
         const giveBack = Effect.suspend(() =>
           Option.match(taken, {
             onNone: () => Effect.void,
-            onSome: ({ token }) => Effect.either(freeing(name, (session) => verbs.giveBack(session, name, token, own)))
+            onSome: ({ lease: { token } }) =>
+              Effect.either(freeing(name, (session) => verbs.giveBack(session, name, token, own)))
           })
         )
         return Effect.onInterrupt(Effect.interruptible(take), () => giveBack)
@@ -100,15 +114,17 @@ const make = (db: Database) =>
      * its children, whether the caller itself can be interrupted (`restore`) or not. Interrupted, it holds nothing.
      */
     const within = <E>(
-      attempts: Effect.Effect<Option.Option<LockLease>, E>,
+      attempts: Effect.Effect<Option.Option<Taken>, E>,
       limit: Effect.Effect<void>,
       restore: Restore
-    ): Effect.Effect<Option.Option<LockLease>, E> =>
+    ): Effect.Effect<Option.Option<Taken>, E> =>
       Effect.suspend(() => {
-        let taken: Option.Option<LockLease> = Option.none()
-        const giveBack = Effect.suspend(() => (Option.isSome(taken) ? Effect.either(free(taken.value)) : Effect.void))
-        const trying = Effect.map(Effect.uninterruptible(attempts), (lease) => {
-          taken = lease
+        let taken: Option.Option<Taken> = Option.none()
+        const giveBack = Effect.suspend(() =>
+          Option.isSome(taken) ? Effect.either(free(taken.value.lease)) : Effect.void
+        )
+        const trying = Effect.map(Effect.uninterruptible(attempts), (answer) => {
+          taken = answer
         })
         const race = Effect.interruptible(Effect.raceFirst(trying, limit))
         return Effect.flatMap(Effect.forkDaemon(race), (fiber) =>
@@ -145,9 +161,9 @@ const make = (db: Database) =>
       )
 
     /** Renews every third of the ttl; fails when the lock is lost, or was not renewed in time to be sure of it. */
-    const keep = (lease: LockLease) =>
+    const keep = ({ lease, since }: Taken) =>
       Effect.gen(function* () {
-        let renewedAt = yield* clock.monotonic
+        let renewedAt = since
         const beat = Effect.gen(function* () {
           const start = yield* clock.monotonic
           yield* renew(lease)
@@ -171,18 +187,19 @@ const make = (db: Database) =>
           Effect.repeat(lockRenewal(lease.ttlMillis)),
           Effect.zipRight(Effect.never)
         )
-        return yield* Effect.raceFirst(beats, Effect.disconnect(giveUp))
+        // A renewal that gets no answer is not waited for
+        return yield* Effect.raceFirst(Effect.disconnect(beats), Effect.disconnect(giveUp))
       }).pipe(Effect.withTracerEnabled(false), detached)
 
     /**
      * Runs an effect, which is as interruptible as its caller, while the lock is renewed: until it has ended, finalizers
      * included, whoever interrupts it. Then the lock is free.
      */
-    const holding = <A, E, R>(lease: LockLease, self: Effect.Effect<A, E, R>): Effect.Effect<A, E | LockLost, R> =>
+    const holding = <A, E, R>(taken: Taken, self: Effect.Effect<A, E, R>): Effect.Effect<A, E | LockLost, R> =>
       Effect.gen(function* () {
         let gone: LockLost | undefined
         const running = yield* Effect.fork(self)
-        const keeping = Effect.catchAll(keep(lease), (error) => {
+        const keeping = Effect.catchAll(keep(taken), (error) => {
           gone = error
           return Fiber.interruptFork(running)
         })
@@ -190,19 +207,21 @@ const make = (db: Database) =>
         const exit = yield* Fiber.await(running)
         yield* Fiber.inheritAll(running)
         yield* Fiber.interrupt(keeper)
-        yield* Effect.either(free(lease))
+        yield* Effect.either(free(taken.lease))
         return yield* gone === undefined ? exit : Effect.fail(gone)
       })
 
     const service: Service = {
       tryAcquire: (name, options) =>
         Effect.uninterruptibleMask((restore) =>
-          Effect.flatMap(checkPublic(name, options?.ttl), (request) => takeOnce(request, restore))
+          Effect.flatMap(checkPublic(name, options?.ttl), (request) =>
+            Effect.map(takeOnce(request, restore), Option.map(leaseOf))
+          )
         ),
       acquire: (name, options) =>
         Effect.uninterruptibleMask((restore) =>
           Effect.flatMap(checkPublic(name, options?.ttl), (request) =>
-            acquireWithin(request, options?.timeout, restore)
+            Effect.map(acquireWithin(request, options?.timeout, restore), leaseOf)
           )
         ),
       renew: (lease) => Effect.zipRight(checkKey("lock name", lease.name), renew(lease)),
@@ -232,7 +251,7 @@ const make = (db: Database) =>
       withLock: (name, options) => (self) =>
         Effect.uninterruptibleMask((restore) =>
           Effect.flatMap(check(name, options?.ttl), (request) =>
-            Effect.flatMap(acquireWithin(request, options?.timeout, restore), (lease) => holding(lease, restore(self)))
+            Effect.flatMap(acquireWithin(request, options?.timeout, restore), (taken) => holding(taken, restore(self)))
           )
         )
     }
