@@ -17,6 +17,9 @@ import type { Perform } from "./perform.js"
 import { runJob } from "./runJob.js"
 import { makeStream } from "./stream.js"
 
+/** For so long room is kept for jobs that are being enqueued: an enqueue without an answer keeps nobody from a handler. */
+const keptMillis = 100
+
 /** While enough jobs are ready, lapsed leases are looked for this often. */
 const probeMillis = 1_000
 
@@ -171,14 +174,23 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     Effect.never
   )
 
-  const turns = Effect.gen(function* () {
+  /** What to claim, once there is room for anything; undefined when it has to be looked at anew. */
+  const roomFound = Effect.gen(function* () {
     yield* state.room.close
     const found = room(state)
-    const { ahead, limit } = found
-    if (limit + ahead === 0) {
-      state.telemetry.waits(false)
-      return yield* state.room.await
-    }
+    if (found.limit + found.ahead > 0) return found
+    state.telemetry.waits(false)
+    const anyway = room(state, 0)
+    const kept = anyway.limit + anyway.ahead > 0 && !state.clock.virtual
+    const opened = Effect.as(state.room.await, undefined)
+    // What comes of that enqueue after all waits for a handler
+    return yield* kept ? Effect.raceFirst(opened, Effect.as(state.clock.lull(keptMillis), anyway)) : opened
+  })
+
+  const turns = Effect.gen(function* () {
+    const found = yield* roomFound
+    if (found === undefined) return
+    const { limit } = found
     const result = yield* Effect.catchAll(
       retryWhile(Effect.tapError(claim(found), outage), outageRetry, () => true),
       () => Effect.never

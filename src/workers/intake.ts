@@ -28,12 +28,15 @@ const prefetch = (state: WorkerState): number => {
   return Math.min(maxPrefetch, cleared, Math.floor(aheadSize / Math.max(1, state.meanSize)))
 }
 
-/** How much there is room for: free slots, their handlers, and what may be claimed ahead of them. */
-export const room = (state: WorkerState) => {
+/**
+ * How much there is room for: free slots, their handlers, and what may be claimed ahead of them; besides what is kept for jobs that
+ * are being enqueued.
+ */
+export const room = (state: WorkerState, kept = state.reserved) => {
   if (state.paused || state.draining || state.state === "failed") return { limit: 0, handlers: 0, ahead: 0 }
   const { batchSize, concurrency } = state.policy
-  const handlers = concurrency - state.running - Math.ceil((state.buffer.length + state.reserved) / batchSize)
-  const free = (concurrency - state.running) * batchSize - state.buffer.length - state.reserved
+  const handlers = concurrency - state.running - Math.ceil((state.buffer.length + kept) / batchSize)
+  const free = (concurrency - state.running) * batchSize - state.buffer.length - kept
   const most = state.leftBehind ? 0 : prefetch(state)
   const waiting = Math.max(0, -free)
   // Refilled when half empty, so that claims stay large

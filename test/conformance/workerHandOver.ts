@@ -1,4 +1,5 @@
 /** What is enqueued while a worker of the same process waits for jobs is handed to it in the same statement. */
+import { SqlClient } from "@effect/sql"
 import { Queue, transaction, type Worker } from "alkstore"
 import * as Testing from "alkstore/Testing"
 import { Effect, Fiber } from "effect"
@@ -118,6 +119,7 @@ export const workerHandOverSuite: Suite = (engine, options) => {
       "with an ordering key": (queue) => queue.enqueue(1, { orderingKey: "k" }),
       "that expires": (queue) => queue.enqueue(1, { expires: "1 hour" }),
       "that is delayed": (queue) => queue.enqueue(1, { delay: "1 second" }),
+      "with one attempt, which nobody may lose": (queue) => queue.enqueue(1, { maxAttempts: 1 }),
       "in a transaction, and the next one, which it stands before": (queue) =>
         Effect.zipRight(transaction(queue.enqueue(1)), queue.enqueue(2)),
       "with more than there are free handlers": (queue) => queue.enqueueMany(numbers(3))
@@ -167,6 +169,31 @@ export const workerHandOverSuite: Suite = (engine, options) => {
           expect(order).toEqual(["first", "second"])
         }
       })
+    )
+
+    it.effect("is claimed as ever where a lease has ended unnoticed: whose it was is found with it (G31, G196)", () =>
+      Effect.scoped(
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          // Of a process that dies with the first job it is given
+          let dies = false
+          const reserve = () => dies
+          const { receive } = yield* Queue.Queue
+          yield* receive({ queue: queue.name, worker: "gone", visibilityMillis: 3_600_000, reserve, take: () => {} })
+          const order = yield* oneByOne(queue)
+          dies = true
+          const { id } = yield* queue.enqueue("first", { priority: 5 })
+          dies = false
+          const sql = yield* SqlClient.SqlClient
+          yield* sql.unsafe(`UPDATE ${engine.table("jobs")} SET visible_at = visible_at - 3600000 WHERE id = ${id}`)
+          expect(order).toEqual([])
+          yield* queue.enqueue("second")
+          yield* Testing.settle
+          expect(yield* queue.counts).toMatchObject({ ready: { count: 1 }, leased: { count: 1 } })
+          yield* Testing.advance("5 seconds")
+          expect(order).toEqual(["second", "first"])
+        })
+      )
     )
 
     it.effect("waits for none that is delayed, whatever its priority (G196)", () =>
@@ -226,7 +253,7 @@ export const workerHandOverSuite: Suite = (engine, options) => {
       })
     )
 
-    it.effect("is not claimed for, and is there again when nothing has come (G196)", () =>
+    it.effect("is not claimed for at once, but no enqueue without an answer keeps it for long (G193, G196)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
         const { receiver, stop, worker } = yield* reserving(queue, { concurrency: 1, shutdownGrace: 0 })
@@ -235,8 +262,8 @@ export const workerHandOverSuite: Suite = (engine, options) => {
         // Woken, it has no room
         yield* Effect.repeatN(Effect.yieldNow(), 100)
         expect(yield* onlyRow(queue)).toMatchObject({ state: "ready" })
-        receiver.take(1, [])
         yield* eventually("it is done", worker.status, ({ acked }) => acked === 1)
+        receiver.take(1, [])
         yield* stop
       })
     )

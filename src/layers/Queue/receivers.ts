@@ -20,12 +20,13 @@ export interface Placed {
 /** More are for the whole fleet. */
 const most = 100
 
-/** Whether a claim could take them at once, as they are. */
+/** Whether a claim could take them at once, as they are. The only attempt of a job is nobody's who may not hear of it. */
 const suit = (jobs: ReadonlyArray<NewJob>): boolean => {
   const [first] = jobs
   return (
     first !== undefined &&
     jobs.length <= most &&
+    first.maxAttempts > 1 &&
     first.delayMillis === 0 &&
     first.runAt === null &&
     first.expiresAt === null &&

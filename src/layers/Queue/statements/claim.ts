@@ -52,7 +52,7 @@ const risky = "(crashes > 0 OR attempt + 1 >= max_attempts)"
 export const pausedQueue = (n: Names) =>
   `EXISTS (SELECT 1 FROM ${n.queues} q WHERE q.name = :queue AND q.paused_at IS NOT NULL)`
 
-const leaseEnded = (n: Names) =>
+export const leaseEnds = (n: Names) =>
   `(SELECT l.visible_at FROM ${n.jobs} l WHERE l.queue = :queue AND l.token IS NOT NULL ORDER BY l.visible_at LIMIT 1)`
 
 /**
@@ -100,7 +100,7 @@ const postgres: Claim = (n) => {
       SELECT priority, visible_at, id FROM seen ORDER BY n DESC LIMIT 1
     ), facts AS MATERIALIZED (
       SELECT json_build_array(f.seen, f.expired, ${now}, ${pausedQueue(n)}, EXISTS (SELECT 1 FROM ${n.laneMarks} m WHERE m.queue = :queue),
-        CASE WHEN :probe::boolean OR f.seen < :limit::integer THEN ${leaseEnded(n)} END,
+        CASE WHEN :probe::boolean OR f.seen < :limit::integer THEN ${leaseEnds(n)} END,
         CASE WHEN f.seen < :limit::integer THEN (
           SELECT min(d.visible_at) FROM priorities p CROSS JOIN LATERAL (
             SELECT w.visible_at FROM ${n.jobs} w
@@ -200,7 +200,7 @@ const sqlite: Claim = (n) => {
   const first = statement(
     n,
     "claim_first",
-    `SELECT ${leaseEnded(n)} AS lease_ends, ${n.now} AS now, ${pausedQueue(n)} AS paused,
+    `SELECT ${leaseEnds(n)} AS lease_ends, ${n.now} AS now, ${pausedQueue(n)} AS paused,
       (SELECT priority FROM ${n.jobs} WHERE ${waiting} ORDER BY priority DESC LIMIT 1) AS priority,
       (SELECT l.visible_at - l.visibility_ms FROM ${n.jobs} l WHERE l.queue = :queue AND l.token IS NOT NULL ORDER BY l.visible_at - l.visibility_ms DESC LIMIT 1) AS begun`
   )

@@ -7,7 +7,7 @@ import type { StoreError } from "../../../services/Errors.js"
 import type { NewJob, Receipt, Receiver } from "../../../services/QueueStore.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
 import { type Names, nextval, onceNow, type PerEngine, type Session, statement } from "../../engine.js"
-import { pausedQueue } from "./claim.js"
+import { leaseEnds, pausedQueue } from "./claim.js"
 import { plainParameters } from "./enqueuePlain.js"
 import { added } from "./holder.js"
 import { int, type Taken, takenRow } from "./rows.js"
@@ -34,14 +34,14 @@ const columns =
   "queue, payload, priority, attempt, max_attempts, enqueued_at, due_at, visible_at, headers, token, worker, claimed_at, visibility_ms"
 
 /**
- * Whether a claim would find nothing before a new job of this priority: a skip scan, as a claim's. A LIMIT keeps a planner from
- * reading all that is ready.
+ * Whether a claim would find nothing before a new job of this priority, nor a lease that has ended: a skip scan, as a claim's. A
+ * LIMIT keeps a planner from reading all that is ready.
  */
 const comesFirst = (n: Names, priority: string, now: string): string => {
   const waiting = "w.queue = :queue AND w.token IS NULL AND w.visible_at IS NOT NULL"
   const next = (below: string) =>
     `(SELECT w.priority FROM ${n.jobs} w WHERE ${waiting} AND w.priority >= ${priority}${below} ORDER BY w.priority DESC LIMIT 1)`
-  return `(NOT ${pausedQueue(n)} AND NOT EXISTS (
+  return `(NOT ${pausedQueue(n)} AND coalesce(${leaseEnds(n)}, ${now} + 1) > ${now} AND NOT EXISTS (
       WITH RECURSIVE priorities (priority) AS (
         SELECT ${next("")} UNION ALL SELECT ${next(" AND w.priority < p.priority")} FROM priorities p WHERE p.priority IS NOT NULL
       )
