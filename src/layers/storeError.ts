@@ -92,5 +92,7 @@ export const storeError = (
 export const isUncertain = (error: StoreError): boolean => {
   if (error.operation === connecting || error.operation === "begin") return false
   const code = (error.cause as { code?: unknown } | undefined)?.code
+  // The server has said that it did not do it, for want of something
+  if (typeof code === "string" && code.startsWith("53")) return false
   return error.reason === "connection" || (error.reason === "timeout" && typeof code !== "string")
 }

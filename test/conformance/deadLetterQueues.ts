@@ -2,7 +2,7 @@
 import { SqlClient } from "@effect/sql"
 import { Queue, transaction, Worker } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Effect, Schema, TestClock } from "effect"
+import { Effect, Layer, Schema, TestClock } from "effect"
 import { expect } from "vitest"
 import {
   claimOne,
@@ -262,6 +262,21 @@ export const deadLetterQueuesSuite: Suite = (engine, options) => {
         yield* Queue.make(a, { payload: Schema.Unknown }).enqueue(1)
         yield* define(c, a).enqueue(1)
       })
+    )
+
+    it.effect("of two processes that close one at the same moment, at most one may (G150)", () =>
+      Effect.scoped(
+        Effect.gen(function* () {
+          const there = yield* Layer.build(Layer.fresh(engine.beside({ virtual: true, silent: options.silent })))
+          const define = (name: string, deadLetterQueue: string) =>
+            Effect.isSuccess(Queue.make(name, { payload: Schema.Unknown, deadLetterQueue }).enqueue(1))
+          for (let n = 0; n < 12; n++) {
+            const [a, b] = [freshName(), freshName()]
+            const defined = yield* Effect.all([define(a, b), Effect.provide(define(b, a), there)], { concurrency: 2 })
+            expect(defined.filter(Boolean)).toHaveLength(1)
+          }
+        })
+      )
     )
 
     it.effect("the settings of a worker beat a producer's, whoever comes last (G55, G150, G151)", () =>

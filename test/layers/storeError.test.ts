@@ -37,4 +37,6 @@ test("a lost answer is uncertain, unless nothing had been sent that could stand 
   expect(isUncertain(storeError("enqueue", new Error("Query read timeout")))).toBe(true)
   expect(isUncertain(storeError("enqueue", coded("57014")))).toBe(false)
   expect(isUncertain(storeError("enqueue", coded("23505")))).toBe(false)
+  // Out of memory, too many connections: the server has answered that it did nothing
+  expect(isUncertain(storeError("enqueue", coded("53200")))).toBe(false)
 })

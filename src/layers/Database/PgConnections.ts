@@ -178,7 +178,10 @@ export const makePgConnections = (config: pg.ClientConfig, settings: PgSettings)
       operation: string,
       use: (session: Session) => Effect.Effect<A, StoreError>
     ): Effect.Effect<A, StoreError> => {
-      if (closed) return Effect.fail(storeError(operation, new Error("the layer is closed"), "connection"))
+      if (closed)
+        return Effect.fail(
+          storeError(connecting, new Error(`the layer is closed; nothing was sent (${operation})`), "connection")
+        )
       const slot = idle.pop() as Slot
       opened()
       const done = () => {

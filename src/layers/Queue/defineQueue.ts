@@ -7,6 +7,7 @@ import { Cause, Deferred, Effect, Exit, FiberId } from "effect"
 import { InvalidArgument, type StoreError } from "../../services/Errors.js"
 import type { QueueSettings, Service } from "../../services/QueueStore.js"
 import type { Database, Verb } from "../Database/Database.js"
+import type { Session } from "../engine.js"
 import type { Verbs } from "./verbs.js"
 
 const leadsBack = (name: string, to: string) =>
@@ -51,20 +52,23 @@ export const makeDefineQueue = (db: Database, { define }: Pick<Verbs, "define">)
       if (last !== undefined && JSON.stringify(last) === JSON.stringify(settings)) return Effect.void
       // Read where the caller is: behind a pooler, transactions may have every connection that there is
       const known = db.joined("read", "define", (session) => define.known(session, settings, by))
-      /** A queue whose dead letters would come back to it, directly or not, is refused. */
+      const put = (session: Session) => Effect.as(define.upsert(session, settings, by), undefined)
+      /** A queue whose dead letters would come back to it, directly or not, is refused: by one process after the other. */
       const upsert: Verb<InvalidArgument | undefined> = (session) =>
-        Effect.flatMap(
-          to === null ? Effect.succeed(false) : define.leadsTo(session, to, name),
-          (cycle): Effect.Effect<InvalidArgument | undefined, StoreError> =>
-            cycle
-              ? Effect.succeed(leadsBack(name, String(to)))
-              : Effect.as(define.upsert(session, settings, by), undefined)
-        )
+        to === null
+          ? put(session)
+          : Effect.flatMap(
+              Effect.zipRight(define.turn(session), define.leadsTo(session, to, name)),
+              (cycle): Effect.Effect<InvalidArgument | undefined, StoreError> =>
+                cycle ? Effect.succeed(leadsBack(name, to)) : put(session)
+            )
       const once = Effect.gen(function* () {
         const joins = yield* db.joins
         const inside = joins && db.names.engine === "sqlite"
         const beside = Effect.flatMap(joins ? known : Effect.succeed(false), (done) =>
-          done ? Effect.succeed(undefined) : db.apart("write", "define", upsert)
+          done
+            ? Effect.succeed(undefined)
+            : db.apart("write", "define", upsert, to === null ? undefined : "transaction")
         )
         const refused = yield* Effect.catchTags(inside ? db.joined("write", "define", upsert) : beside, {
           // Said again by the next call outside of that transaction

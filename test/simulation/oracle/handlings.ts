@@ -45,6 +45,8 @@ export const makeHandlings = (court: Court) => {
   /** Whoever interrupts a handler has a reason: leases of a process that nothing befalls are renewed. */
   const interrupted = ({ by, id, startedAt, token, troubles }: Handling): void => {
     if (by.troubles !== troubles || hasDeaf(by, jobs.get(id)?.queue)) return
+    // A transactional one's time runs while it waits for its transaction, before it is called
+    if (startedAt <= by.wentOnAt + slack) return
     const row = jobs.get(id)?.row
     if (row?.cancel_requested_at !== null && row?.token === token) return
     if (world.now - startedAt < timeoutMillis && row?.token === token)

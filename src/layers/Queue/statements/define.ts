@@ -26,6 +26,8 @@ export interface Define {
   /** Whether there is nothing to write. */
   readonly known: (session: Session, settings: QueueSettings, by: By) => Effect.Effect<boolean, StoreError>
   readonly upsert: (session: Session, settings: QueueSettings, by: By) => Effect.Effect<void, StoreError>
+  /** Waits for whoever else looks whether dead letters would come back, until the end of its transaction. */
+  readonly turn: (session: Session) => Effect.Effect<void, StoreError>
   /** The dead-letter queues that follow from a queue's, up to `name` if that is among them. */
   readonly leadsTo: (session: Session, from: string, name: string) => Effect.Effect<boolean, StoreError>
 }
@@ -49,6 +51,7 @@ const make = (n: Names): Define => {
         .join(" AND ")}))`
   )
   const follow = statement(n, "define_follow", `SELECT dead_letter_queue FROM ${n.queues} WHERE name = :name`)
+  const turn = statement(n, "define_turn", "SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0))")
   const values = (queue: QueueSettings, by: By) => ({
     name: queue.name,
     maxCrashes: queue.maxCrashes,
@@ -68,6 +71,11 @@ const make = (n: Names): Define => {
       Effect.flatMap(isKnown(session, queue, by), (done) =>
         done ? Effect.void : Effect.asVoid(session.execute(upsert, values(queue, by)))
       ),
+    // On SQLite the transaction is the only one that writes
+    turn: (session) =>
+      n.engine === "sqlite"
+        ? Effect.void
+        : Effect.asVoid(session.execute(turn, { lock: `alkstore dead-letter queues ${n.namespace}` })),
     leadsTo: (session, from, name) =>
       Effect.gen(function* () {
         const met = new Set<string>()
