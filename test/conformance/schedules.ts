@@ -356,6 +356,68 @@ export const schedulesSuite: Suite = (engine, options) => {
         })
       )
 
+      const changes = {
+        "a pause": (schedule: Schedules.Definition) => Schedules.pause(schedule.name),
+        "another payload": (schedule: Schedules.Definition, queue: AnyQueue) =>
+          Schedules.put(Schedules.make(schedule.name, { every: "1 minute", queue, payload: "other" })),
+        "another period": (schedule: Schedules.Definition, queue: AnyQueue) =>
+          Schedules.put(Schedules.make(schedule.name, { every: "2 hours", queue, payload: "go" }))
+      }
+      it.effect.each(Object.entries(changes))(
+        "G108 a boundary that could not be fired for a while is fired before a change, once it can be: %s",
+        ([, change]) =>
+          Effect.gen(function* () {
+            const sql = yield* SqlClient.SqlClient
+            const queue = freshQueue()
+            const schedule = every(queue)
+            const index = `one_of_${queue.name.replace("-", "_")}`
+            const drop = `DROP INDEX ${engine.table("jobs").replace(/"jobs"|"_alkstore_jobs"/, "")}${index}`
+            yield* Schedules.put(schedule)
+            yield* sql.unsafe(
+              `CREATE UNIQUE INDEX ${index} ON ${engine.table("jobs")} (queue) WHERE queue = '${queue.name}'`
+            )
+            yield* queue.enqueue("in the way")
+            const minute = yield* nextMinute
+            yield* fireDue
+            expect(yield* info(schedule)).toMatchObject({ fired: 0, lastError: { failures: 1 } })
+            // It cannot yet: the change stands all the same, and nothing of the attempt
+            yield* Schedules.put(
+              Schedules.make(schedule.name, { every: "1 minute", queue, payload: "go", priority: 1 })
+            )
+            expect(yield* liveRows(queue)).toHaveLength(1)
+            yield* TestClock.adjust("2 seconds")
+            yield* fireDue
+            expect(yield* info(schedule)).toMatchObject({ fired: 0, lastError: { failures: 1 } })
+            yield* sql.unsafe(drop)
+            yield* change(schedule, queue)
+            const fired = (yield* liveRows(queue)).slice(1)
+            expect(fired).toMatchObject([{ payload: '"go"', priority: 1 }])
+            expect(fired.map((row) => Schedules.boundary({ headers: headersOf(row) })?.getTime())).toEqual([minute])
+          })
+      )
+
+      it.effect("G106 a job of the schedule that was dead is live again when it has been requeued", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const schedule = every(queue, { overlap: "skip" })
+          yield* Schedules.put(schedule)
+          yield* nextMinute
+          yield* fireDue
+          yield* (yield* claimOne(queue)).fail("dead")
+          yield* minutesLater(1)
+          yield* fireDue
+          yield* (yield* claimOne(queue)).ack
+          yield* queue.deadLetters.requeue({ reason: "failed" })
+          yield* minutesLater(1)
+          yield* fireDue
+          expect(yield* info(schedule)).toMatchObject({ fired: 2, skipped: 1 })
+          yield* (yield* claimOne(queue)).ack
+          yield* minutesLater(1)
+          yield* fireDue
+          expect(yield* info(schedule)).toMatchObject({ fired: 3, skipped: 1 })
+        })
+      )
+
       it.effect("G108 a boundary that is due is fired before a change, by what was there before", () =>
         Effect.gen(function* () {
           const queue = freshQueue()

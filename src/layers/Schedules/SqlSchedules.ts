@@ -97,7 +97,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
       changing("schedule_pause", name, (session, row) =>
         Effect.gen(function* () {
           if (row.paused_at !== null) return undefined
-          const owed = yield* fireOwed(fire, session, row)
+          const owed = yield* fireOwed(statements, fire, session, row)
           yield* session.execute(statements.pause, { name })
           yield* tell(session)
           return owed

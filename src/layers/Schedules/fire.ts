@@ -12,7 +12,7 @@ import { int, textOrNull } from "../Queue/statements/rows.js"
 import { decide, jobOf, overlapOf } from "./decide.js"
 import type { ScheduleStatements } from "./statements.js"
 
-/** How many of its jobs a schedule remembers: those of an overlap that is allowed are not looked for. */
+/** How many of its jobs a schedule remembers, the latest: also those that are not live, since dead letters can be requeued. */
 const rememberedJobs = 100
 
 export interface Fired {
@@ -46,8 +46,8 @@ export const makeFire = (n: Names, statements: ScheduleStatements, notify: boole
         )
   }
 
-  const remember = (before: ReadonlyArray<number>, receipts: ReadonlyArray<Receipt>) =>
-    JSON.stringify([...new Set([...before, ...receipts.map(({ id }) => id)])].slice(-rememberedJobs))
+  const remember = (row: Row, receipts: ReadonlyArray<Receipt>) =>
+    JSON.stringify([...new Set([...idsOf(row), ...receipts.map(({ id }) => id)])].slice(-rememberedJobs))
 
   const fire: Fire["fire"] = (session, row) => {
     const plan = Either.all([decide(row), overlapOf(row), jobOf(row)])
@@ -55,8 +55,8 @@ export const makeFire = (n: Names, statements: ScheduleStatements, notify: boole
     const [{ boundaries, lastAt, nextAt }, overlap, job] = plan.right
     const queue = String(row.queue)
     return Effect.gen(function* () {
-      const before = overlap === "skip" ? yield* live(session, row) : idsOf(row)
-      const wanted = overlap === "allow" ? boundaries : before.length > 0 ? [] : boundaries.slice(0, 1)
+      const overlaps = overlap === "skip" && (yield* live(session, row)).length > 0
+      const wanted = overlap === "allow" ? boundaries : overlaps ? [] : boundaries.slice(0, 1)
       const receipts = wanted.length === 0 ? [] : yield* add(session, queue, wanted.map(job))
       const jobs = receipts.filter(({ deduplicated }) => !deduplicated).length
       yield* session.execute(statements.advance, {
@@ -65,7 +65,7 @@ export const makeFire = (n: Names, statements: ScheduleStatements, notify: boole
         lastAt,
         fired: jobs,
         skipped: boundaries.length - wanted.length,
-        liveJobs: remember(before, receipts)
+        liveJobs: remember(row, receipts)
       })
       return Either.right({ queue, jobs, lastAt })
     })
@@ -76,8 +76,7 @@ export const makeFire = (n: Names, statements: ScheduleStatements, notify: boole
     if (Either.isLeft(job)) return Effect.succeed(Either.left(job.left))
     return Effect.gen(function* () {
       const receipts = yield* add(session, String(row.queue), [job.right(undefined)])
-      const liveJobs = remember(yield* live(session, row), receipts)
-      yield* session.execute(statements.keepJobs, { name: row.name, liveJobs })
+      yield* session.execute(statements.keepJobs, { name: row.name, liveJobs: remember(row, receipts) })
       return Either.right(receipts[0] as Receipt)
     })
   }

@@ -21,13 +21,28 @@ export interface Put {
 }
 
 /**
- * Fires what is owed by a row before it is changed. One that fails already is not asked again: a change must be able to
- * mend it.
+ * Fires what is owed by a row before it is changed. What keeps one from it that has failed before may be over by now; if it is not,
+ * the change stands: it must be able to mend it.
  */
-export const fireOwed = (fire: Fire, session: Session, row: Row): Effect.Effect<Fired | undefined, StoreError> =>
-  row.paused_at === null && int(row.failures) === 0 && int(row.next_at) <= int(row.now)
-    ? Effect.map(fire.fire(session, row), Either.getOrUndefined)
-    : Effect.succeed(undefined)
+export const fireOwed = (
+  statements: ScheduleStatements,
+  fire: Fire,
+  session: Session,
+  row: Row
+): Effect.Effect<Fired | undefined, StoreError> => {
+  if (row.paused_at !== null || int(row.next_at) > int(row.now)) return Effect.succeed(undefined)
+  const fired = Effect.map(fire.fire(session, row), Either.getOrUndefined)
+  if (int(row.failures) === 0) return fired
+  const release = session.execute(statements.release, {})
+  return Effect.zipRight(
+    session.execute(statements.savepoint, {}),
+    Effect.matchEffect(fired, {
+      // Told by the schedule itself, in its last error
+      onFailure: () => Effect.as(Effect.zipRight(session.execute(statements.rollback, {}), release), undefined),
+      onSuccess: (owed) => Effect.as(release, owed)
+    })
+  )
+}
 
 /** `undefined` when the rule has no boundary left. */
 export const makePut =
@@ -56,7 +71,7 @@ export const makePut =
           if (declared === 1 && !bool(row.declared)) yield* session.execute(statements.declare, { name, declared })
           return { outcome: "unchanged", fired: undefined }
         }
-        const owed = yield* fireOwed(fire, session, row)
+        const owed = yield* fireOwed(statements, fire, session, row)
         const now = int(row.now)
         const lastAt = owed === undefined ? intOrNull(row.last_at) : owed.lastAt
         const same = sameRule(row, recurrence.rule)

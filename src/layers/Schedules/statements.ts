@@ -59,6 +59,10 @@ export interface ScheduleStatements {
   readonly nextIn: Statement
   readonly due: Statement
   readonly notify: Statement
+  /** Around what may fail without the rest of its transaction. */
+  readonly savepoint: Statement
+  readonly rollback: Statement
+  readonly release: Statement
 }
 
 /** Everything but the row locks is the same on both engines. */
@@ -124,6 +128,9 @@ export const scheduleStatements = (n: Names): ScheduleStatements => {
       "schedules_due",
       `SELECT name FROM ${n.schedules} WHERE fire_at <= ${n.now} ORDER BY fire_at, name LIMIT :limit`
     ),
-    notify: one("schedule_notify", "SELECT pg_notify(:channel, :topic)")
+    notify: one("schedule_notify", "SELECT pg_notify(:channel, :topic)"),
+    savepoint: one("schedule_savepoint", "SAVEPOINT alkstore_owed"),
+    rollback: one("schedule_rollback", "ROLLBACK TO SAVEPOINT alkstore_owed"),
+    release: one("schedule_release", "RELEASE SAVEPOINT alkstore_owed")
   }
 }
