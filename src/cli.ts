@@ -118,6 +118,8 @@ const sqlite = (file: string, namespace: string | undefined, verb: string | unde
 /** `verb`: what can only be done to a file that is there. */
 const targetOf = ({ file, namespace, url }: TargetOptions, verb?: string): Target => {
   if (file !== undefined && url !== undefined) throw new WrongUsage("--url and --file exclude each other")
+  // An unset variable of a script: SQLite would take it for a database that is gone with the process
+  if (file === "") throw new WrongUsage("--file names no file")
   if (file !== undefined) return sqlite(file, namespace, verb)
   const text = url ?? process.env.DATABASE_URL
   if (text === undefined || text === "") throw new WrongUsage("which database? Give --url, --file or DATABASE_URL")
@@ -129,7 +131,9 @@ const visit = (target: Target, migrate: boolean): Promise<Exit.Exit<unknown, unk
   target.open(migrate).then((layer) => Effect.runPromiseExit(Effect.scoped(Layer.build(layer))))
 
 const problem = (cause: Cause.Cause<unknown>): { readonly code: number; readonly message: string } => {
-  const error = Option.getOrElse(Cause.failureOption(cause), () => Cause.squash(cause))
+  const failure = Cause.failureOption(cause)
+  if (Option.isNone(failure)) return { code: 3, message: withoutSecrets(`unexpected: ${Cause.squash(cause)}`) }
+  const error = failure.value
   if (error instanceof SchemaMismatch || error instanceof QueuesInUse || error instanceof Unwritten)
     return { code: 1, message: error.message }
   if (error instanceof InvalidArgument) return { code: 2, message: error.message }
@@ -171,12 +175,25 @@ const print = (text: string): Effect.Effect<void, Unwritten> =>
     process.stdout.write(text, (error) => resume(error ? Effect.fail(new Unwritten(error)) : Effect.void))
   })
 
+/** Lines as few texts of moderate size: all of them in one may be more than a text can have. */
+const pieces = (lines: Iterable<string>): ReadonlyArray<string> => {
+  const found: Array<string> = []
+  let piece = ""
+  for (const line of lines) {
+    piece += line
+    if (piece.length < 1024 * 1024) continue
+    found.push(piece)
+    piece = ""
+  }
+  return piece === "" ? found : [...found, piece]
+}
+
 const exportTo = async ({ completed, force, queue, schedules, ...options }: ExportOptions) => {
   const records = Transfer.export({ completed, force, queues: queue, schedules })
   const lines = Transfer.toJsonLines(records)
   // Each write hears of its own error; what the stream says besides would end the process
   process.stdout.on("error", () => {})
-  const printed = Stream.runForEachChunk(lines, (chunk) => print([...chunk].join("")))
+  const printed = Stream.runForEachChunk(lines, (chunk) => Effect.forEach(pieces(chunk), print, { discard: true }))
   const gone = (error: unknown) => error instanceof Unwritten && error.gone
   return using(
     targetOf(options, "export"),

@@ -129,6 +129,7 @@ describe("alkstore migrate", () => {
     ["two databases", ["--url", "postgres://localhost/a", "--file", "a.db"]],
     ["a url of another kind", ["--url", "mysql://app:hunter2@localhost/a"]],
     ["an unknown option", ["--bogus"]],
+    ["a file without a name", ["--file", ""]],
     ["a bad prefix", ["--file", join(directory, "bad.db"), "--namespace", "b;c"]]
   ])("refuses %s, and exits with 2", async (_, args) => {
     const refused = await alkstore(["migrate", ...args])

@@ -93,6 +93,25 @@ const counted = (summary: Transfer.Summary, of: keyof Transfer.Tally) =>
     .reduce((a, b) => a + b)
 
 describe.each(ways)("from %s to %s", (from, to) => {
+  it("big payloads come few at a time, whatever they are among (G177)", async () => {
+    await using source = await open(from)
+    const big = "b".repeat(1_000_000)
+    const payloads = Array.from({ length: 60 }, (_, n) => (n % 3 === 0 ? `${n}` : `${n}${big}`))
+    await source.run(Any.enqueueMany(payloads))
+    await source.run(Any.pause)
+    const sizes: Array<number> = []
+    const found: Array<string> = []
+    const note = (records: Chunk.Chunk<Transfer.TransferRecord>) =>
+      Effect.sync(() => {
+        const texts = [...records].flatMap((record) => (record.type === "job" ? [record.payload] : []))
+        sizes.push(texts.join("").length)
+        found.push(...texts.map((text) => String(JSON.parse(text))))
+      })
+    await source.run(Stream.runForEachChunk(Transfer.export(), note))
+    expect(found).toEqual(payloads)
+    expect(Math.max(...sizes)).toBeLessThan(10_000_000)
+  })
+
   it("everything arrives as it was, through lines of JSON, once (G177, G178, G179)", async () => {
     await using source = await open(from)
     await using target = await open(to)

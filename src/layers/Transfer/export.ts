@@ -9,8 +9,9 @@ import { soundRecord, type TransferRecord } from "../../services/TransferRecord.
 import type { Database } from "../Database/Database.js"
 import type { Page, Reads } from "./read.js"
 
-/** Records of a page. */
+/** Records of a page, and about as many characters of payload as it has at most, its first record apart. */
 const pageRecords = 500
+const pageSize = 8 * 1024 * 1024
 
 const noQueue = (names: ReadonlyArray<string>) =>
   new InvalidArgument({
@@ -47,11 +48,11 @@ export const makeExport = (
   sweep: Effect.Effect<unknown, TransactionOpen | StoreError>
 ) => {
   const page = (read: Reads["jobs"], queues: Page["queues"], after: number) =>
-    db.apart("read", "export", (session) => read(session, { queues, after, limit: pageRecords }))
+    db.apart("read", "export", (session) => read(session, { queues, after, limit: pageRecords, size: pageSize }))
 
-  /** Where the next page begins, if this one was full. */
+  /** Where the next page begins, if this one had anything: how many it has depends on their size. */
   const endOf = (records: ReadonlyArray<TransferRecord>): ReadonlyArray<number> =>
-    records.length < pageRecords ? [] : [idOf(records.at(-1))]
+    records.length === 0 ? [] : [idOf(records.at(-1))]
 
   const pages = (read: Reads["jobs"], queues: Page["queues"]) =>
     Stream.paginateChunkEffect(0, (after) =>
@@ -76,7 +77,7 @@ export const makeExport = (
   const once = (read: Reads["jobs"], queues: Page["queues"]) =>
     Stream.unwrap(
       Effect.map(
-        db.apart("read", "export", (session) => read(session, { queues, after: 0, limit: 0 })),
+        db.apart("read", "export", (session) => read(session, { queues, after: 0, limit: 0, size: 0 })),
         Stream.fromIterable
       )
     )

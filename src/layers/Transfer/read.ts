@@ -13,6 +13,8 @@ export interface Page {
   readonly queues: ReadonlyArray<string> | null
   readonly after: number
   readonly limit: number
+  /** Characters of payload. */
+  readonly size: number
 }
 
 type Read = (session: Session, page: Page) => Effect.Effect<ReadonlyArray<TransferRecord>, StoreError>
@@ -80,23 +82,34 @@ export const makeReads = (n: Names): Reads => {
       (SELECT q.paused_at FROM ${n.queues} q WHERE q.name = j.queue) IS NULL AS unpaused
     FROM ${n.jobs} j WHERE ${of("j.queue")} GROUP BY j.queue ORDER BY j.queue`
   )
+  /** Whether an id is in a page of a table; there is at least one, if there is any. By primary key, whatever the planner knows. */
+  const among: PerEngine<(ids: string) => string> = {
+    postgres: (ids) => `= ANY (ARRAY(${ids}))`,
+    sqlite: (ids) => `IN (${ids})`
+  }
+  const inPage = (table: string) =>
+    among[n.engine](`SELECT id FROM (
+        SELECT id, sum(length(payload)) OVER (ORDER BY id) - length(payload) AS before FROM (
+          SELECT p.id, p.payload FROM ${table} p WHERE p.id > :after AND ${of("p.queue")} ORDER BY p.id LIMIT :limit
+        ) AS page
+      ) AS sized WHERE before < :size OR before = 0`)
   const jobs = statement(
     n,
     "export_jobs",
     `SELECT j.*, EXISTS (SELECT 1 FROM ${n.dedupeKeys} k
         WHERE k.queue = j.queue AND k.dedupe_key = j.dedupe_key AND k.job_id = j.id AND k.free_at IS NULL) AS holds_key
-    FROM ${n.jobs} j WHERE j.id > :after AND ${of("j.queue")} ORDER BY j.id LIMIT :limit`
+    FROM ${n.jobs} j WHERE j.id ${inPage(n.jobs)} ORDER BY j.id`
   )
   const dead = statement(
     n,
     "export_dead",
     `SELECT d.*, EXISTS (SELECT 1 FROM ${n.laneBlocks} b WHERE b.letter_id = d.id) AS blocks_key
-    FROM ${n.deadLetters} d WHERE d.id > :after AND ${of("d.queue")} ORDER BY d.id LIMIT :limit`
+    FROM ${n.deadLetters} d WHERE d.id ${inPage(n.deadLetters)} ORDER BY d.id`
   )
   const completed = statement(
     n,
     "export_completed",
-    `SELECT c.* FROM ${n.completedJobs} c WHERE c.id > :after AND ${of("c.queue")} ORDER BY c.id LIMIT :limit`
+    `SELECT c.* FROM ${n.completedJobs} c WHERE c.id ${inPage(n.completedJobs)} ORDER BY c.id`
   )
   const queues = statement(n, "export_queues", `SELECT * FROM ${n.queues} WHERE ${of("name")} ORDER BY name`)
   const keys = statement(
@@ -107,8 +120,8 @@ export const makeReads = (n: Names): Reads => {
   const schedules = statement(n, "export_schedules", `SELECT * FROM ${n.schedules} WHERE ${of("queue")} ORDER BY name`)
   const read =
     (text: Statement, make: (row: Row) => TransferRecord): Read =>
-    (session, { after, limit, queues: some }) =>
-      Effect.map(session.execute(text, { after, limit, queues: listed[n.engine](some) }), (rows) => rows.map(make))
+    (session, { queues: some, ...page }) =>
+      Effect.map(session.execute(text, { ...page, queues: listed[n.engine](some) }), (rows) => rows.map(make))
   return {
     origin: (session) => Effect.map(session.execute(origin, {}), ([row]) => String(row?.id)),
     holds: (session) => Effect.map(session.execute(holds, {}), (rows) => rows.map((row) => String(row.id)).sort()),
