@@ -51,21 +51,21 @@ export interface Tally {
 
 /**
  * A record that was not taken over. It is still where it came from; when the reason is gone an import of the same
- * records takes it over.
+ * records takes it over. Or, for a queue, one that was taken over without its dead-letter queue.
  *
  * @since 0.1.0
  * @category models
  */
 export interface Refusal {
-  readonly type: "job" | "schedule"
+  readonly type: "job" | "schedule" | "queue"
   /** The id or the name, where it came from. */
   readonly source: string
   readonly queue: string
   /**
    * `dedupeKey`: a job of the target holds it; `orderingKey`: a job before it of the same key was refused; `schedule`: the target
-   * has one of this name that has fired.
+   * has one of this name that has fired; `deadLetterQueue`: in the target, dead letters would come back to their queue.
    */
-  readonly reason: "dedupeKey" | "orderingKey" | "schedule"
+  readonly reason: "dedupeKey" | "orderingKey" | "schedule" | "deadLetterQueue"
   readonly message: string
 }
 

@@ -93,6 +93,26 @@ const counted = (summary: Transfer.Summary, of: keyof Transfer.Tally) =>
     .reduce((a, b) => a + b)
 
 describe.each(ways)("from %s to %s", (from, to) => {
+  it("dead letters that would come back to their queue in the target have no queue of their own there (G150, G178)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    const named = (name: string, deadLetterQueue: string) =>
+      Queue.make(name, { payload: Schema.Unknown, deadLetterQueue })
+    const queues = [named("b", "c"), named("c", "a"), named("x", "y")]
+    await source.run(Effect.forEach(queues, (queue) => Effect.zipRight(queue.enqueue(1), queue.pause)))
+    await target.run(named("a", "b").enqueue(1))
+    const summary = await target.run(imported(await source.run(exported())))
+    expect(summary).toMatchObject({ complete: true, jobs: { imported: 3 }, refusals: [{ type: "queue", queue: "c" }] })
+    const leads = await target.rows(
+      `SELECT name, dead_letter_queue AS leads FROM ${target.table("queues")} ORDER BY name`
+    )
+    expect(leads.filter(({ leads }) => leads !== null)).toEqual([
+      { name: "a", leads: "b" },
+      { name: "b", leads: "c" },
+      { name: "x", leads: "y" }
+    ])
+  })
+
   it("big payloads come few at a time, whatever they are among (G177)", async () => {
     await using source = await open(from)
     const big = "b".repeat(1_000_000)

@@ -169,7 +169,17 @@ const takeQueues =
   (session, origin, records) =>
     Effect.gen(function* () {
       const left = yield* fresh(writes, session, origin, "queue", records, ({ name }) => name)
-      if (left.length > 0) yield* writes.addQueues(session, left as ReadonlyArray<Given>)
+      const [plain, leading] = partition(left, ({ deadLetterQueue }) => deadLetterQueue !== null)
+      if (plain.length > 0) yield* writes.addQueues(session, plain as ReadonlyArray<Given>)
+      // One after the other, so that none is stored that closes a circle
+      const circular: Array<Of<"queue">> = []
+      if (leading.length > 0) yield* writes.define.turn(session)
+      for (const record of leading) {
+        const { deadLetterQueue: to, name } = record
+        const leadsBack = yield* writes.define.leadsTo(session, String(to), name)
+        if (leadsBack) circular.push(record)
+        yield* writes.addQueues(session, [leadsBack ? { ...record, deadLetterQueue: null } : record])
+      }
       yield* writes.note(
         session,
         origin,
@@ -178,7 +188,16 @@ const takeQueues =
       )
       const topics = left.filter(({ pausedAt }) => pausedAt !== null).map(({ name }) => controlTopic(name))
       yield* writes.tell(session, topics)
-      return { ...nothing, tallies: talliesOf(records, left), topics }
+      const refusals = circular.map(
+        ({ deadLetterQueue, name }): Refusal => ({
+          type: "queue",
+          source: name,
+          queue: name,
+          reason: "deadLetterQueue",
+          message: `queue ${name}: its dead letters would go to ${deadLetterQueue} and from there back to it; it is taken over without that`
+        })
+      )
+      return { ...nothing, tallies: talliesOf(records, left), refusals, topics }
     })
 
 /** How many boundaries have come, as far as a schedule's record or row counts them. */

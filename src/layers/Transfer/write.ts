@@ -6,6 +6,7 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../services/Errors.js"
 import { type Names, nextval, type PerEngine, type Session, type Statement, statement } from "../engine.js"
+import { type Define, define } from "../Queue/statements/define.js"
 import { int, intOrNull } from "../Queue/statements/rows.js"
 import { type Columns, columns, namesOf, rowsFrom, text } from "./columns.js"
 import { makeSettings } from "./writeSettings.js"
@@ -51,6 +52,7 @@ export interface Writes {
     kind: "job" | "dead" | "completed" | "key",
     rows: ReadonlyArray<Given>
   ) => Effect.Effect<void, StoreError>
+  readonly define: Pick<Define, "leadsTo" | "turn">
   readonly addQueues: (session: Session, rows: ReadonlyArray<Given>) => Effect.Effect<void, StoreError>
   /** Answers the names of those that were taken over. */
   readonly addSchedules: (
@@ -255,6 +257,7 @@ export const makeWrites = (n: Names, notify: boolean): Writes => {
     allocate: isPostgres ? postgresIds(n) : sqliteIds(n),
     ...keysOf(n),
     ...makeSettings(n),
+    define: define[n.engine](n),
     add: adds(n),
     mark: (session, jobs) =>
       isPostgres && jobs.length > 0 ? Effect.asVoid(session.execute(mark, text(jobs))) : Effect.void,
