@@ -110,7 +110,14 @@ const sqlite = (file: string, namespace: string | undefined, verb: string | unde
     shown: file,
     open: async (migrate) => {
       const Sqlite = await import("./Sqlite.js")
-      return Sqlite.layerFile(file, { namespace, migrate, sweeper: false, scheduler: false, watch: false })
+      const options = { namespace, migrate, sweeper: false, scheduler: false, watch: false }
+      if (migrate) return Sqlite.layerFile(file, options)
+      // As the file is: WAL mode would be a change of it
+      const { SqliteClient } = await import("@effect/sql-sqlite-node")
+      const client = Layer.catchAllCause(SqliteClient.layer({ filename: file, disableWAL: true }), (cause) =>
+        Layer.fail(storeError("connect", Cause.squash(cause)))
+      )
+      return Layer.provideMerge(Sqlite.layer(options), client)
     }
   }
 }

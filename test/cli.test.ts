@@ -1,7 +1,7 @@
 /** The command line as a deploy script runs it: a process of its own, judged by what it prints and its exit code. */
 import { spawn } from "node:child_process"
 import { once } from "node:events"
-import { closeSync, cpSync, existsSync, mkdirSync, mkdtempSync, openSync, rmSync } from "node:fs"
+import { closeSync, cpSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -71,6 +71,12 @@ describe("alkstore migrate", () => {
     })
     const again = { code: 0, out: `${file}: the tables are up to date (version ${latest})\n`, err: "" }
     expect(await alkstore(["migrate", "--file", file, "--check"])).toEqual(again)
+    // Whoever only looks leaves an application's file as it is, to the byte
+    const theirs = join(directory, "theirs.db")
+    new BetterSqlite(theirs).exec("CREATE TABLE notes (id INTEGER PRIMARY KEY)").close()
+    const before = readFileSync(theirs)
+    expect(await alkstore(["migrate", "--file", theirs, "--check"])).toMatchObject({ code: 1, out: "" })
+    expect(readFileSync(theirs).equals(before)).toBe(true)
     const other = await alkstore(["migrate", "--file", file, "--namespace", "other_", "--check"])
     expect(other).toMatchObject({ code: 1, out: "" })
     expect(other.err).toContain("run `alkstore migrate`")
