@@ -10,8 +10,9 @@ import type { Database } from "../Database/Database.js"
 import { makeSweep } from "../Queue/maintain.js"
 import { makeStore } from "../Queue/store.js"
 import { makeExport } from "./export.js"
+import type { Taken } from "./page.js"
 import { makeReads } from "./read.js"
-import { makeTakeOver, type Taken } from "./takeOver.js"
+import { makeTakeOver } from "./takeOver.js"
 import { makeWrites } from "./write.js"
 
 export interface SqlTransferOptions {

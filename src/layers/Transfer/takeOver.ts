@@ -3,69 +3,19 @@
  */
 import { Effect } from "effect"
 import { partition } from "effect/Array"
-import type { StoreError } from "../../services/Errors.js"
 import { parseJson } from "../../services/json.js"
-import type { Refusal, Tally } from "../../services/Transfer.js"
+import type { Refusal } from "../../services/Transfer.js"
 import type { TransferRecord } from "../../services/TransferRecord.js"
-import { controlTopic, queueTopic, scheduleTopic } from "../../services/Wake.js"
-import type { Names, Session } from "../engine.js"
+import { queueTopic, scheduleTopic } from "../../services/Wake.js"
+import type { Names } from "../engine.js"
 import { advanceKey } from "../Queue/statements/lanes.js"
+import { fresh, nothing, type Of, type Take, talliesOf } from "./page.js"
+import { takeQueues } from "./takeQueues.js"
 import type { Given, Writes } from "./write.js"
 
-type Of<Type extends TransferRecord["type"]> = Extract<TransferRecord, { readonly type: Type }>
 type Job = Of<"job" | "dead" | "completed">
 
-/** What became of a page. */
-export interface Taken {
-  readonly tallies: ReadonlyArray<readonly [TransferRecord["type"], Tally]>
-  readonly refusals: ReadonlyArray<Refusal>
-  /** Ordering keys, by `placeOf`, of which a job was refused. */
-  readonly waiting: ReadonlyArray<string>
-  /** Queues with ordering keys that may have a first job now. */
-  readonly keyed: ReadonlySet<string>
-  readonly topics: ReadonlyArray<string>
-}
-
-type Take<R> = (
-  session: Session,
-  origin: string,
-  records: ReadonlyArray<R>,
-  waiting: ReadonlySet<string>
-) => Effect.Effect<Taken, StoreError>
-
-const nothing = { refusals: [], waiting: [], keyed: new Set<string>(), topics: [] }
-
-/** What became of records of each type: imported, refused, or there before. */
-const talliesOf = <R extends TransferRecord>(
-  records: ReadonlyArray<R>,
-  imported: ReadonlyArray<TransferRecord>,
-  refused: ReadonlyArray<TransferRecord> = []
-): Taken["tallies"] =>
-  [...new Set(records.map(({ type }) => type))].map((of) => {
-    const count = (some: ReadonlyArray<TransferRecord>) => some.filter(({ type }) => type === of).length
-    const tally = { imported: count(imported), refused: count(refused) }
-    return [of, { ...tally, skipped: count(records) - tally.imported - tally.refused }] as const
-  })
-
 const placeOf = ({ orderingKey, queue }: Job): string => JSON.stringify([queue, orderingKey])
-
-/** Those of the page that nobody has taken over yet; a page may name one twice. */
-const fresh = <R>(
-  writes: Writes,
-  session: Session,
-  origin: string,
-  kind: string,
-  records: ReadonlyArray<R>,
-  sourceOf: (record: R) => string
-) =>
-  Effect.gen(function* () {
-    yield* writes.lock(session)
-    const met = new Set((yield* writes.known(session, origin, kind, records.map(sourceOf))).keys())
-    return records.filter((record) => {
-      const source = sourceOf(record)
-      return !met.has(source) && met.add(source) !== undefined
-    })
-  })
 
 const takeJobs =
   (names: Names, writes: Writes): Take<Job> =>
@@ -163,43 +113,6 @@ const takeKeys =
       )
       return { ...nothing, tallies: talliesOf(records, left) }
     })
-
-const takeQueues =
-  (writes: Writes): Take<Of<"queue">> =>
-  (session, origin, records) =>
-    Effect.gen(function* () {
-      const left = yield* fresh(writes, session, origin, "queue", records, ({ name }) => name)
-      const [plain, leading] = partition(left, ({ deadLetterQueue }) => deadLetterQueue !== null)
-      if (plain.length > 0) yield* writes.addQueues(session, plain as ReadonlyArray<Given>)
-      // One after the other, so that none is stored that closes a circle
-      const circular: Array<Of<"queue">> = []
-      if (leading.length > 0) yield* writes.define.turn(session)
-      for (const record of leading) {
-        const { deadLetterQueue: to, name } = record
-        const leadsBack = yield* writes.define.leadsTo(session, String(to), name)
-        if (leadsBack) circular.push(record)
-        yield* writes.addQueues(session, [leadsBack ? { ...record, deadLetterQueue: null } : record])
-      }
-      yield* writes.note(
-        session,
-        origin,
-        "queue",
-        left.map(({ name }) => ({ source: name, targetId: null }))
-      )
-      const topics = left.filter(({ pausedAt }) => pausedAt !== null).map(({ name }) => controlTopic(name))
-      yield* writes.tell(session, topics)
-      const refusals = circular.map(
-        ({ deadLetterQueue, name }): Refusal => ({
-          type: "queue",
-          source: name,
-          queue: name,
-          reason: "deadLetterQueue",
-          message: `queue ${name}: its dead letters would go to ${deadLetterQueue} and from there back to it; it is taken over without that`
-        })
-      )
-      return { ...nothing, tallies: talliesOf(records, left), refusals, topics }
-    })
-
 /** How many boundaries have come, as far as a schedule's record or row counts them. */
 const come = ({ fired, skipped }: Of<"schedule">): number => fired + skipped
 
