@@ -42,7 +42,11 @@ const use = Effect.gen(function* () {
   yield* Effect.forEach(jobs, (job) => (job.payload === "c" ? job.fail("no") : job.ack))
   yield* Letters.deadLetters.requeue({ reason: "failed" })
   yield* Effect.all([Letters.counts, Letters.list(), Letters.completed(), Letters.cancelMany({ state: "ready" })])
-  yield* Lock.withLock("l")(Lock.list)
+  // By hand: how often a holder renews depends on how long it takes
+  const lease = yield* Lock.acquire("l", { timeout: 0 })
+  yield* Lock.renew(lease)
+  yield* Lock.list
+  yield* Lock.release(lease)
   yield* Schedules.put(Schedules.make("s", { every: "1 day", queue: Letters, payload: "s" }))
   yield* Schedules.trigger("s")
   yield* Schedules.remove("s")
