@@ -182,25 +182,12 @@ const print = (text: string): Effect.Effect<void, Unwritten> =>
     process.stdout.write(text, (error) => resume(error ? Effect.fail(new Unwritten(error)) : Effect.void))
   })
 
-/** Lines as few texts of moderate size: all of them in one may be more than a text can have. */
-const pieces = (lines: Iterable<string>): ReadonlyArray<string> => {
-  const found: Array<string> = []
-  let piece = ""
-  for (const line of lines) {
-    piece += line
-    if (piece.length < 1024 * 1024) continue
-    found.push(piece)
-    piece = ""
-  }
-  return piece === "" ? found : [...found, piece]
-}
-
 const exportTo = async ({ completed, force, queue, schedules, ...options }: ExportOptions) => {
   const records = Transfer.export({ completed, force, queues: queue, schedules })
   const lines = Transfer.toJsonLines(records)
   // Each write hears of its own error; what the stream says besides would end the process
   process.stdout.on("error", () => {})
-  const printed = Stream.runForEachChunk(lines, (chunk) => Effect.forEach(pieces(chunk), print, { discard: true }))
+  const printed = Stream.runForEachChunk(lines, (chunk) => print([...chunk].join("")))
   const gone = (error: unknown) => error instanceof Unwritten && error.gone
   return using(
     targetOf(options, "export"),

@@ -1,7 +1,7 @@
 /**
  * What the engines have in common for the statements: names, placeholders, sessions.
  */
-import type { Effect } from "effect"
+import { Effect } from "effect"
 import type { StoreError } from "../services/Errors.js"
 
 export type Engine = "postgres" | "sqlite"
@@ -190,4 +190,14 @@ export const statement = (names: Names, name: string, source: string): Statement
     return part.startsWith("\n") ? "\n" : part
   })
   return { name, text: `/* alkstore:${name} */ ${text}`, parameters }
+}
+
+/**
+ * Waits for whoever else has the same turn, until the end of this transaction: for what one process after the other must do. On SQLite
+ * the transaction itself is that.
+ */
+export const makeTurn = (n: Names, name: string) => {
+  const take = statement(n, name, "SELECT pg_advisory_xact_lock(hashtextextended(:turn, 0))")
+  return (session: Session, turn: string): Effect.Effect<void, StoreError> =>
+    n.engine === "sqlite" ? Effect.void : Effect.asVoid(session.execute(take, { turn }))
 }

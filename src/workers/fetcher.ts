@@ -180,11 +180,12 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
     const found = room(state)
     if (found.limit + found.ahead > 0) return found
     state.telemetry.waits(false)
-    const anyway = room(state, 0)
-    const kept = anyway.limit + anyway.ahead > 0 && !state.clock.virtual
     const opened = Effect.as(state.room.await, undefined)
+    if (state.reserved === 0 || state.clock.virtual) return yield* opened
     // What comes of that enqueue after all waits for a handler
-    return yield* kept ? Effect.raceFirst(opened, Effect.as(state.clock.lull(keptMillis), anyway)) : opened
+    const anyway = Effect.map(state.clock.lull(keptMillis), () => room(state, 0))
+    const without = yield* Effect.raceFirst(opened, anyway)
+    return without === undefined || without.limit + without.ahead > 0 ? without : yield* opened
   })
 
   const turns = Effect.gen(function* () {

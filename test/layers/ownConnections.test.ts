@@ -2,7 +2,7 @@
 import { type AddressInfo, connect, createServer } from "node:net"
 import { Queue, transaction } from "alkstore"
 import * as Pg from "alkstore/Pg"
-import { Effect, Redacted, Schema } from "effect"
+import { Effect, Layer, Redacted, Schema } from "effect"
 import { expect, inject, test } from "vitest"
 import { createDatabase } from "../support/postgres.js"
 import { startProxy } from "../support/proxy.js"
@@ -46,6 +46,16 @@ test.each(cases)("a client made from a url, own connections by %s", async (_, co
   const { passed, payload } = await Effect.runPromise(program)
   expect(payload).toBe("a")
   expect(passed).toBeGreaterThan(0)
+})
+
+test("an enqueue after the Layer was closed fails, and is not uncertain: nothing was sent (G11)", async () => {
+  const layer = Pg.layerUrl(Redacted.make(await createDatabase(inject("pgUrl"))), { listen: false })
+  const program = Effect.gen(function* () {
+    const open = Effect.tap(Layer.build(layer), (context) => Effect.provide(Letters.enqueue("a"), context))
+    const context = yield* Effect.scoped(open)
+    return yield* Effect.flip(Effect.provide(Letters.enqueue("b"), context))
+  })
+  expect(await Effect.runPromise(program)).toMatchObject({ _tag: "StoreError", reason: "connection" })
 })
 
 test("a transaction that enqueues into a queue the database knows needs no connection but its own (G12)", async () => {

@@ -20,7 +20,7 @@ export interface Placed {
 /** More are for the whole fleet. */
 const most = 100
 
-/** Whether a claim could take them at once, as they are. The only attempt of a job is nobody's who may not hear of it. */
+/** Whether a claim could take them at once, as they are; not on their only attempt, since the answer to the enqueue may be lost. */
 const suit = (jobs: ReadonlyArray<NewJob>): boolean => {
   const [first] = jobs
   return (

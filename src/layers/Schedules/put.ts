@@ -37,8 +37,11 @@ export const fireOwed = (
   return Effect.zipRight(
     session.execute(statements.savepoint, {}),
     Effect.matchEffect(fired, {
-      // Told by the schedule itself, in its last error
-      onFailure: () => Effect.as(Effect.zipRight(session.execute(statements.rollback, {}), release), undefined),
+      // What would fail again has told so before, in the schedule's last error
+      onFailure: (error) =>
+        error.retryable
+          ? Effect.fail(error)
+          : Effect.as(Effect.zipRight(session.execute(statements.rollback, {}), release), undefined),
       onSuccess: (owed) => Effect.as(release, owed)
     })
   )

@@ -113,6 +113,7 @@ const takeKeys =
       )
       return { ...nothing, tallies: talliesOf(records, left) }
     })
+
 /** How many boundaries have come, as far as a schedule's record or row counts them. */
 const come = ({ fired, skipped }: Of<"schedule">): number => fired + skipped
 

@@ -5,7 +5,7 @@
  */
 import { Effect } from "effect"
 import type { StoreError } from "../../services/Errors.js"
-import { type Names, nextval, type PerEngine, type Session, type Statement, statement } from "../engine.js"
+import { makeTurn, type Names, nextval, type PerEngine, type Session, type Statement, statement } from "../engine.js"
 import { type Define, define } from "../Queue/statements/define.js"
 import { int, intOrNull } from "../Queue/statements/rows.js"
 import { type Columns, columns, namesOf, rowsFrom, text } from "./columns.js"
@@ -215,7 +215,7 @@ const keysOf = (n: Names): Pick<Writes, "takeKeys" | "dropKeys" | "holders"> => 
 
 export const makeWrites = (n: Names, notify: boolean): Writes => {
   const rows = rowsFrom[n.engine]
-  const lock = statement(n, "import_lock", "SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0))")
+  const lock = makeTurn(n, "import_lock")
   const find = statement(n, "import_known", known[n.engine](n))
   const note = statement(
     n,
@@ -245,8 +245,7 @@ export const makeWrites = (n: Names, notify: boolean): Writes => {
     (session, origin, kind, notes) =>
       notes.length === 0 ? Effect.void : Effect.asVoid(session.execute(statement, { origin, kind, ...text(notes) }))
   return {
-    lock: (session) =>
-      isPostgres ? Effect.asVoid(session.execute(lock, { lock: `alkstore:import:${n.namespace}` })) : Effect.void,
+    lock: (session) => lock(session, `alkstore:import:${n.namespace}`),
     known: (session, origin, kind, sources) =>
       Effect.map(
         session.execute(find, { origin, kind, ...text(sources) }),

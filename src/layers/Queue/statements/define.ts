@@ -5,7 +5,7 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { QueueSettings } from "../../../services/QueueStore.js"
-import { type Names, type PerEngine, type Row, type Session, same, statement } from "../../engine.js"
+import { makeTurn, type Names, type PerEngine, type Row, type Session, same, statement } from "../../engine.js"
 import { textOrNull } from "./rows.js"
 
 const settings = [
@@ -51,7 +51,7 @@ const make = (n: Names): Define => {
         .join(" AND ")}))`
   )
   const follow = statement(n, "define_follow", `SELECT dead_letter_queue FROM ${n.queues} WHERE name = :name`)
-  const turn = statement(n, "define_turn", "SELECT pg_advisory_xact_lock(hashtextextended(:lock, 0))")
+  const turn = makeTurn(n, "define_turn")
   const values = (queue: QueueSettings, by: By) => ({
     name: queue.name,
     maxCrashes: queue.maxCrashes,
@@ -71,11 +71,7 @@ const make = (n: Names): Define => {
       Effect.flatMap(isKnown(session, queue, by), (done) =>
         done ? Effect.void : Effect.asVoid(session.execute(upsert, values(queue, by)))
       ),
-    // On SQLite the transaction is the only one that writes
-    turn: (session) =>
-      n.engine === "sqlite"
-        ? Effect.void
-        : Effect.asVoid(session.execute(turn, { lock: `alkstore dead-letter queues ${n.namespace}` })),
+    turn: (session) => turn(session, `alkstore:define:${n.namespace}`),
     leadsTo: (session, from, name) =>
       Effect.gen(function* () {
         const met = new Set<string>()

@@ -11,7 +11,7 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import { type JobState, stateOf } from "../../../services/JobState.js"
-import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
+import { makeTurn, type Names, type PerEngine, type Session, statement } from "../../engine.js"
 import { idAmong } from "./lists.js"
 import { int, intOrNull } from "./rows.js"
 
@@ -93,7 +93,7 @@ const postgres = (n: Names, notify: boolean): Lanes => {
     )${notify ? `, note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM (SELECT 1 FROM unblocked LIMIT 1) AS one)` : ""}
     SELECT mine, (SELECT max(n) FROM marks) AS marks, (SELECT count(DISTINCT ordering_key) FROM marks) - (SELECT count(*) FROM again) AS settled, (SELECT count(*) FROM unblocked) AS unblocked${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM turn`
   )
-  const turn = statement(n, "advance_turn", "SELECT pg_advisory_xact_lock(hashtextextended(:lane, 0))")
+  const turn = makeTurn(n, "advance_turn")
   const nextMarked = statement(
     n,
     "advance_queues",
@@ -125,7 +125,7 @@ const postgres = (n: Names, notify: boolean): Lanes => {
           )
       ),
     isMarked: (session, queue) => Effect.map(session.execute(marked, { queue }), (rows) => rows.length > 0),
-    turn: (session, queue) => Effect.asVoid(session.execute(turn, { lane: lane(queue) })),
+    turn: (session, queue) => turn(session, lane(queue)),
     nextMarked: (session, after) =>
       Effect.map(session.execute(nextMarked, { after }), ([row]) => (row === undefined ? undefined : String(row.queue)))
   }
