@@ -15,7 +15,7 @@ import type { JobFork, Runs } from "./jobFork.js"
 import { failing, works } from "./outage.js"
 import type { Perform } from "./perform.js"
 import { runJob } from "./runJob.js"
-import { makeStream } from "./stream.js"
+import type { Stream } from "./stream.js"
 
 /** For so long room is kept for jobs that are being enqueued: an enqueue without an answer keeps nobody from a handler. */
 const keptMillis = 100
@@ -88,7 +88,7 @@ const makeAlarm = (state: WorkerState, latch: Effect.Latch) => {
   }
 }
 
-export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<never> => {
+export const fetcher = (state: WorkerState, starter: Starter, stream: Stream): Effect.Effect<never> => {
   let lastProbe = Number.NEGATIVE_INFINITY
   let fruitless = 0
   /** Where the last claim has come to: dropped with a wake, an empty answer and every second. */
@@ -97,7 +97,6 @@ export const fetcher = (state: WorkerState, starter: Starter): Effect.Effect<nev
   let hinted = false
   let wakesHeard = 0
   let alarm = makeAlarm(state, state.nudge)
-  const stream = makeStream(state)
 
   const claimed = Effect.sync(() => {
     state.claiming = false

@@ -6,6 +6,7 @@ import type { ClaimedRow } from "../services/Settlement.js"
 import * as Settlement from "../services/Settlement.js"
 import { arm, type Held, makeHeld, offerSettle, type WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
+import type { Stream } from "./stream.js"
 
 /** As many as the handlers clear in this time are claimed ahead of them. */
 const aheadMillis = 250
@@ -92,18 +93,20 @@ export const take = (state: WorkerState, starter: Starter, result: ClaimResult):
 }
 
 /** For what is enqueued in this process while a handler is free and nothing else is ready. */
-export const makeReceiver = (state: WorkerState, starter: Starter): Receiver => ({
+export const makeReceiver = (state: WorkerState, starter: Starter, stream: Stream): Receiver => ({
   queue: state.queueName,
   worker: state.workerId,
   visibilityMillis: state.policy.visibilityMillis,
   reserve: (jobs) => {
-    if (!state.caughtUp || room(state).limit < jobs) return false
+    if (!state.caughtUp || stream.gathers() || room(state).limit < jobs) return false
     state.reserved += jobs
     return true
   },
   take: (reserved, jobs) => {
     state.reserved -= reserved
-    if (jobs.length > 0) {
+    const [first] = jobs
+    if (first !== undefined) {
+      stream.handed(jobs.length, first.claimedMonotonic)
       state.telemetry.claimed(jobs)
       state.telemetry.waits(state.caughtUp)
       accept(state, starter, jobs)

@@ -23,6 +23,7 @@ import { type Dispatch, type Perform, performOne } from "./perform.js"
 import { checkPolicy, type PolicyOptions } from "./policy.js"
 import { drain, handBack } from "./shutdown.js"
 import { healthOf, statusOf } from "./status.js"
+import { makeStream } from "./stream.js"
 import { supervise } from "./supervise.js"
 import type { Health, Status, WorkerEvent } from "./WorkerEvent.js"
 
@@ -102,6 +103,7 @@ export const start = <A, I, E, R, H extends Handlers<A>, B extends BatchAnswer>(
     const runtime = yield* Effect.runtime<Exclude<R | NeedOf<H>, Scope.Scope>>()
     const failure = yield* Deferred.make<never, WorkerFailed>()
     const starter = makeStarter(state, performOf(queue, options), (runs) => makeJobFork(runtime, queue.name, id, runs))
+    const stream = makeStream(state)
     const fail = (reason: string) =>
       Effect.suspend(() => {
         state.state = "failed"
@@ -130,8 +132,8 @@ export const start = <A, I, E, R, H extends Handlers<A>, B extends BatchAnswer>(
     yield* supervised("progress keeper", progressKeeper(state))
     yield* supervised("deadlines", deadlines(state, starter.start, fail))
     yield* Effect.addFinalizer(() => drain(state))
-    yield* state.queue.receive(makeReceiver(state, starter))
-    yield* supervised("fetcher", defining(state, queue.settings, fetcher(state, starter), fail))
+    yield* state.queue.receive(makeReceiver(state, starter, stream))
+    yield* supervised("fetcher", defining(state, queue.settings, fetcher(state, starter, stream), fail))
     yield* Effect.addFinalizer(() =>
       Effect.sync(() => {
         state.draining = true

@@ -1,7 +1,8 @@
 /**
  * When jobs come in a stream, each claim finds the few that came during the last one, and costs nearly as much as one of many.
  * Then those that come gather for a moment between two claims; but only while more are done so: not where the next ones come
- * of those at hand, as in a chain, and not for jobs with ordering keys, of which a key has one at a time.
+ * of those at hand, as in a chain, and not for jobs with ordering keys, of which a key has one at a time. What is handed over to
+ * the worker as it is enqueued (`receive`) comes at once, too: while jobs gather, none is.
  */
 import { Effect } from "effect"
 import { stream } from "../schedule/Polling.js"
@@ -12,6 +13,10 @@ type Way = "waiting" | "atOnce"
 export interface Stream {
   /** A claim has found so many jobs. */
   readonly found: (count: number) => void
+  /** So many were handed over with one enqueue, which was sent at that instant. */
+  readonly handed: (count: number, now: number) => void
+  /** Jobs gather: to be handed over brings less. */
+  readonly gathers: () => boolean
   /**
    * To be run before the claim that follows one which emptied the queue and found so many jobs without ordering keys. Answers
    * whether it has waited.
@@ -42,7 +47,7 @@ export const makeStream = (state: Pick<WorkerState, "clock" | "lastClaim">): Str
     if (since !== undefined && now - since <= stream.gapMillis) {
       const pace = paces[way]
       pace.jobs = pace.jobs * stream.memory + jobs
-      pace.millis = pace.millis * stream.memory + now - since
+      pace.millis = pace.millis * stream.memory + Math.max(0, now - since)
     }
     jobs = 0
   }
@@ -58,6 +63,13 @@ export const makeStream = (state: Pick<WorkerState, "clock" | "lastClaim">): Str
     return trial
   }
 
+  /** So many have come. */
+  const came = (count: number, now: number): void => {
+    note(now)
+    since = count < stream.jobs ? undefined : now
+    way = since === undefined ? "atOnce" : choose(now)
+  }
+
   const wait = (now: number): Effect.Effect<boolean> => {
     const rest = (state.lastClaim ?? now) + stream.millis - now
     return rest > 0
@@ -69,12 +81,14 @@ export const makeStream = (state: Pick<WorkerState, "clock" | "lastClaim">): Str
     found: (count) => {
       jobs += count
     },
+    handed: (count, now) => {
+      jobs += count
+      came(count, now)
+    },
+    gathers: () => way === "waiting",
     gather: (count) =>
       Effect.flatMap(state.clock.monotonic, (now) => {
-        note(now)
-        since = count < stream.jobs ? undefined : now
-        if (since === undefined) return Effect.succeed(false)
-        way = choose(now)
+        came(count, now)
         return way === "waiting" ? wait(now) : Effect.succeed(false)
       })
   }

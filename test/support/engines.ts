@@ -13,7 +13,7 @@ import { inject } from "vitest"
 import * as PollWake from "../../src/layers/Wake/PollWake.js"
 import * as Pg from "../../src/Pg.js"
 import * as Sqlite from "../../src/Sqlite.js"
-import { createDatabase } from "./postgres.js"
+import { createDatabase, dropDatabase } from "./postgres.js"
 
 export interface EngineOptions {
   /** TestClock rules; wakes are this process's own. Default: real time, the engine's own wakes. */
@@ -88,9 +88,12 @@ const sqliteBeside = (options: EngineOptions = {}) =>
     )
   )
 
-const postgresClient = Layer.unwrapEffect(
+const postgresClient = Layer.unwrapScoped(
   Effect.map(
-    Effect.promise(() => createDatabase(inject("pgUrl"))),
+    Effect.acquireRelease(
+      Effect.promise(() => createDatabase(inject("pgUrl"))),
+      (url) => Effect.promise(() => dropDatabase(inject("pgUrl"), url))
+    ),
     (url) => PgClient.layer({ url: Redacted.make(url) })
   )
 )

@@ -11,6 +11,7 @@ import type { Subscription, Service as WakeService } from "../../src/services/Wa
 import { fetcher } from "../../src/workers/fetcher.js"
 import { makeState } from "../../src/workers/makeState.js"
 import { checkPolicy } from "../../src/workers/policy.js"
+import { makeStream } from "../../src/workers/stream.js"
 import { postgresChannel, type SteppedEngine } from "./steppedEngines.js"
 import { actor, type Choose, everyOrder, makeStage } from "./steps.js"
 
@@ -142,7 +143,7 @@ const theatre = ({ engine, listener }: World, way: Way, { concurrency, idle = fa
           const start = () => {
             got += buffer.splice(0).length
           }
-          return yield* fetcher({ ...state, buffer, queue: { ...state.queue, claim } }, { start })
+          return yield* fetcher({ ...state, buffer, queue: { ...state.queue, claim } }, { start }, makeStream(state))
         })
         const working = yield* Effect.forkScoped(Effect.locally(Effect.provide(work, here), actor, "worker"))
         // Whatever happens, nobody is left waiting for a turn

@@ -26,7 +26,7 @@ const makeWorker = () => {
       })
   }
   const state = { clock, lastClaim: 0 }
-  const { found, gather } = makeStream(state)
+  const { found, gather, gathers, handed } = makeStream(state)
   let gathered = false
   return {
     /** A claim that finds what `come` in the time since the last one, and what is done between it and the next. */
@@ -40,6 +40,16 @@ const makeWorker = () => {
     },
     rest: (millis: number): void => {
       now += millis
+    },
+    /** Jobs that are handed over with each of so many enqueues, until they are to gather. */
+    hands: (enqueues: number, count: number): number => {
+      let done = 0
+      while (done < enqueues && !gathers()) {
+        now += workMillis
+        handed(count, now)
+        done++
+      }
+      return done
     },
     waited: () => waited
   }
@@ -112,4 +122,40 @@ test("a wait lasts no longer than until that many milliseconds after the claim's
   const worker = makeWorker()
   const count = waits(worker, 100, heldUp)
   expect(worker.waited()).toBe(count * (stream.millis - workMillis))
+})
+
+test("a stream of jobs that are handed over is one, too: they gather where that brings more", () => {
+  const worker = makeWorker()
+  expect(worker.hands(100, 4)).toBe(stream.trials + 1)
+  expect(waits(worker, 50, heldUp)).toBeGreaterThanOrEqual(50 - 2 * stream.trials)
+})
+
+test("where it does not, they are handed over, but for what is tried again", () => {
+  const worker = makeWorker()
+  const enqueues = 1_000
+  let handed = 0
+  let claims = 0
+  while (handed < enqueues) {
+    handed += worker.hands(enqueues - handed, 10)
+    // As many came while they waited
+    if (handed < enqueues) {
+      worker.claim(() => 10)
+      claims++
+    }
+  }
+  expect(claims).toBeGreaterThan(0)
+  expect(claims).toBeLessThanOrEqual((stream.trials + 1) * (1 + (enqueues * workMillis) / stream.trialMillis))
+})
+
+test("few that are handed over are no stream", () => {
+  expect(makeWorker().hands(1_000, stream.jobs - 1)).toBe(1_000)
+})
+
+test("when no more come, what comes next is handed over again", () => {
+  const worker = makeWorker()
+  worker.hands(100, 4)
+  waits(worker, 50, heldUp)
+  worker.rest(1_000)
+  worker.claim(() => 1)
+  expect(worker.hands(10, 1)).toBe(10)
 })

@@ -43,7 +43,7 @@ export interface DatabaseOptions {
 
 /**
  * Creates a database beside the one at `runUrl` and returns its url. Test files call it with `inject("pgUrl")`.
- * It is dropped with the run, not before.
+ * It is dropped with the run, or with `dropDatabase`.
  */
 export const createDatabase = async (runUrl: string, options: DatabaseOptions = {}): Promise<string> => {
   const name = options.name ?? uniqueSuffix()
@@ -53,6 +53,12 @@ export const createDatabase = async (runUrl: string, options: DatabaseOptions = 
   await withClient(runUrl, (client) => client.query(`CREATE DATABASE "${database}"${template}`))
   return withDatabase(runUrl, database)
 }
+
+/** Drops one that `createDatabase` has made, whoever is connected to it: so that a run with hundreds of them stays small. */
+export const dropDatabase = (runUrl: string, url: string): Promise<void> =>
+  withClient(runUrl, async (client) => {
+    await client.query(`DROP DATABASE IF EXISTS "${nameOf(url)}" WITH (FORCE)`)
+  })
 
 /** Drops every database of the run, whoever is connected to them. */
 export const dropRunDatabases = (serverUrl: string, runUrl: string): Promise<void> =>

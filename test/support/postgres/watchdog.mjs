@@ -1,14 +1,14 @@
 /**
- * Outlives a killed test run: `node watchdog.mjs <folder>`.
+ * Outlives a killed test run: `node watchdog.mjs <folder>...`.
  *
  * The test run holds the other end of stdin and writes the pid of its PostgreSQL, or 0 while none runs, one a line.
- * When stdin closes, for whatever reason, that server is ended and the folder removed.
+ * When stdin closes, for whatever reason, that server is ended and the folders are removed.
  */
 import { rmSync } from "node:fs"
 import { createInterface } from "node:readline"
 import { setTimeout } from "node:timers/promises"
 
-const folder = process.argv[2]
+const folders = process.argv.slice(2)
 let pid = 0
 
 const signal = (name) => {
@@ -26,4 +26,4 @@ if (pid > 0) {
   for (let waited = 0; waited < 5000 && signal(0); waited += 50) await setTimeout(50)
   signal("SIGKILL")
 }
-if (folder !== undefined) rmSync(folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
+for (const folder of folders) rmSync(folder, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
