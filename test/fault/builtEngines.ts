@@ -11,7 +11,7 @@ import { inject } from "vitest"
 import { type Names, postgresNames, sqliteNames, statement } from "../../src/layers/engine.js"
 import { migrations } from "../../src/layers/Queue/migrations/migrate.js"
 import { temporaryFile } from "../support/engines.js"
-import { createDatabase } from "../support/postgres.js"
+import { createDatabase, locksHere } from "../support/postgres.js"
 import { type FaultServices, writersOf } from "./engines.js"
 import type { Faults } from "./faults.js"
 import { startPostgresFaults } from "./postgresFaults.js"
@@ -62,8 +62,8 @@ const schemaOfPostgres = `
 const leftOfPostgres = `
   SELECT concat_ws(' ', 'connection', state, query) AS text FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
-  UNION ALL SELECT concat_ws(' ', 'lock', locktype, mode) FROM pg_locks
-    WHERE pid <> pg_backend_pid() AND (locktype = 'advisory' OR database = (SELECT oid FROM pg_database WHERE datname = current_database()))
+  UNION ALL SELECT concat_ws(' ', 'lock', locktype, mode) FROM (${locksHere}) AS locks
+    WHERE pid <> pg_backend_pid()
   UNION ALL SELECT concat_ws(' ', 'prepared', gid) FROM pg_prepared_xacts WHERE database = current_database()`
 
 export const postgresGround: Effect.Effect<Ground, never, Scope.Scope> = Effect.gen(function* () {

@@ -14,7 +14,7 @@ import { activity } from "../../src/layers/Database/Database.js"
 import { makeWrites } from "../../src/layers/Database/writes.js"
 import { temporaryFile } from "../support/engines.js"
 import { Letters, live, wait } from "../support/outages.js"
-import { createDatabase, withClient } from "../support/postgres.js"
+import { createDatabase, lockWaits, withClient } from "../support/postgres.js"
 import { startProxy } from "../support/proxy.js"
 import { connectTo } from "../support/steppedEngines.js"
 
@@ -48,7 +48,9 @@ it("G190 PG: a conflict met by callers that were interrupted meanwhile does not 
       const send = (text: string) => Effect.provide(Letters.enqueue(text), mine)
       const calls = yield* Effect.forEach(["bad", "a", "b"], (text) => Effect.forkDaemon(send(text)))
       yield* wait("it is under way", async () => {
-        const rows = await Effect.runPromise(query(url, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'"))
+        const rows = await Effect.runPromise(
+          query(url, "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'")
+        )
         return rows.length > 0
       })
       for (const call of calls.slice(0, 2)) yield* Fiber.interruptAsFork(call, FiberId.none)
@@ -266,8 +268,7 @@ it("G193 PG: an enqueue that is interrupted after it was sent wakes the workers 
       const lock = yield* connectTo(url)
       yield* Effect.promise(() => lock.query("BEGIN; LOCK TABLE alkstore.jobs IN SHARE MODE"))
       const enqueuing = yield* Effect.forkDaemon(Effect.provide(Letters.enqueue("a"), mine))
-      const waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
-      yield* wait("it is under way", async () => (await lock.query(waits)).rows.length > 0)
+      yield* wait("it is under way", async () => (await lock.query(lockWaits)).rows.length > 0)
       yield* Fiber.interruptAsFork(enqueuing, FiberId.none)
       yield* Effect.promise(() => lock.query("COMMIT"))
       yield* wait("it has been worked on", acked(2))

@@ -99,7 +99,8 @@ const openTransaction = Effect.gen(function* () {
   return {
     run: (step: Effect.Effect<unknown, unknown, Services>) => go(Effect.asVoid(step)),
     commit: go(),
-    rollback: Effect.asVoid(Effect.exit(go(Effect.fail("rolled back"))))
+    // The step fails before the server is asked to roll back
+    rollback: Effect.asVoid(Effect.zipRight(Effect.exit(go(Effect.fail("rolled back"))), Fiber.await(fiber)))
   }
 })
 

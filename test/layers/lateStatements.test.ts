@@ -9,7 +9,7 @@ import { Deferred, Effect, Layer, ManagedRuntime, Option, Redacted, Schema } fro
 import type pg from "pg"
 import { expect, inject, test } from "vitest"
 import { freshName } from "../conformance/support.js"
-import { createDatabase, withClient } from "../support/postgres.js"
+import { createDatabase, lockWaits, withClient } from "../support/postgres.js"
 import { until } from "../support/until.js"
 
 const gate = 4_712
@@ -29,7 +29,7 @@ const shadow = (name: string) => (url: string) =>
 const options: Pg.Options = { sweeper: false, scheduler: false, listen: false }
 
 const waits = (client: pg.Client) => async () => {
-  const { rows } = await client.query("SELECT 1 FROM pg_locks WHERE NOT granted")
+  const { rows } = await client.query(lockWaits)
   return rows.length === 1
 }
 
@@ -174,8 +174,7 @@ test("a schedule that is due while it is paused gives its boundary one job (G102
     const firing = run(fireDue).finally(() => {
       over = true
     })
-    const waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
-    await until("a pass that is over, or waits", async () => over || (await client.query(waiting)).rows.length > 1)
+    await until("a pass that is over, or waits", async () => over || (await client.query(lockWaits)).rows.length > 1)
     await client.query("SELECT pg_advisory_unlock($1)", [gate])
     expect(await firing).toBe(0)
     await pausing
@@ -222,8 +221,7 @@ test("enqueues that wait leave a connection to what keeps leases and locks (G35)
     const enqueues = run(
       Effect.forEach(queues, (queue) => queue.enqueue("a", { dedupeKey: "key" }), { concurrency: "unbounded" })
     )
-    const waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
-    await until("enqueues that wait", async () => (await client.query(waiting)).rows.length > 0)
+    await until("enqueues that wait", async () => (await client.query(lockWaits)).rows.length > 0)
     expect(Option.isSome(await run(Effect.timeout(Lock.tryAcquire(freshName("lock")), "5 seconds")))).toBe(true)
     await client.query("COMMIT")
     expect(await enqueues).toHaveLength(3)

@@ -11,7 +11,7 @@ import BetterSqlite from "better-sqlite3"
 import { Effect, Either, type Layer, Redacted, Schema } from "effect"
 import { afterAll, describe, expect, inject, it } from "vitest"
 import { migrations as known, latest } from "../../src/layers/Queue/migrations/migrate.js"
-import { createDatabase, withClient } from "../support/postgres.js"
+import { createDatabase, locksHere, withClient } from "../support/postgres.js"
 import { until } from "../support/until.js"
 
 interface Options {
@@ -273,7 +273,7 @@ describe("PostgreSQL alone", () => {
       await succeeds(next)
     })
     await succeeds(use(target, roundTrip, { migrate: false }))
-    const locks = await target.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'")
+    const locks = await target.query(`${locksHere} AND locktype = 'advisory'`)
     expect(locks).toEqual([])
   })
 })

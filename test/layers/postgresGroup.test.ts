@@ -5,7 +5,7 @@ import { Effect, Either, Layer, Redacted } from "effect"
 import pg from "pg"
 import { describe, expect, inject, it } from "vitest"
 import { Letters, live, wait } from "../support/outages.js"
-import { createDatabase, withClient } from "../support/postgres.js"
+import { createDatabase, lockWaits, withClient } from "../support/postgres.js"
 import { startProxy } from "../support/proxy.js"
 
 const names = (count: number) => Array.from({ length: count }, (_, n) => `job ${n}`)
@@ -85,9 +85,7 @@ const locked = <A, E, R>(url: string, use: Effect.Effect<A, E, R>) =>
 
 const waiting = (url: string) =>
   wait("a statement waits for the table", async () => {
-    const rows = await Effect.runPromise(
-      query(url, "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'alkstore.jobs'::regclass")
-    )
+    const rows = await Effect.runPromise(query(url, `${lockWaits} AND relation = 'alkstore.jobs'::regclass`))
     return rows.length > 0
   })
 
@@ -164,7 +162,7 @@ describe("a connection that is lost", () => {
           Effect.gen(function* () {
             const calls = yield* Effect.fork(atOnce(mine, names(10)))
             yield* waiting(url)
-            yield* query(url, "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
+            yield* query(url, `SELECT pg_terminate_backend(pid) FROM (${lockWaits}) AS waits`)
             return yield* calls
           })
         )

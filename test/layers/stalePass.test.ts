@@ -8,7 +8,7 @@ import * as Pg from "alkstore/Pg"
 import { Deferred, Effect, Layer, ManagedRuntime, Redacted, Schema } from "effect"
 import { expect, inject, test } from "vitest"
 import { freshName } from "../conformance/support.js"
-import { createDatabase, withClient } from "../support/postgres.js"
+import { createDatabase, lockWaits, withClient } from "../support/postgres.js"
 import { until } from "../support/until.js"
 
 const gate = 4_711
@@ -43,7 +43,7 @@ test("a pass that stood still lets nobody pass a dead letter that holds its key 
       const queue = Queue.make(freshName("stale"), { payload: Schema.String, onDead: "block" })
       const claim = queue.claim({ limit: 10, visibilityTimeout: "1 hour" })
       const waiting = async () => {
-        const { rows } = await client.query("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        const { rows } = await client.query(`${lockWaits} AND locktype = 'advisory'`)
         return rows.length
       }
       // Its settings are stored

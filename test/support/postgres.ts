@@ -14,7 +14,14 @@ import { fileURLToPath } from "node:url"
 import { type Binaries, findBinaries, type Identity } from "./postgres/binaries.js"
 import { createDatabase, createRunDatabase, type DatabaseOptions, dropRunDatabases } from "./postgres/databases.js"
 
-export { createDatabase, type DatabaseOptions, dropDatabase, withClient } from "./postgres/databases.js"
+export {
+  createDatabase,
+  type DatabaseOptions,
+  dropDatabase,
+  locksHere,
+  lockWaits,
+  withClient
+} from "./postgres/databases.js"
 
 /** How to end a server, from the gentlest: wait for clients, disconnect them, crash in good order, crash. */
 export type StopMode = "smart" | "fast" | "immediate" | "kill"

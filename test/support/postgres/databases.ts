@@ -23,6 +23,14 @@ const withDatabase = (url: string, database: string): string => {
   return changed.href
 }
 
+const here = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+
+/** Locks on tables and advisory ones of this database, as a query: of others on the server there are all the other suites'. */
+export const locksHere = `SELECT pid, locktype, mode FROM pg_locks WHERE ${here}`
+
+/** Who waits for whatever lock: a row's belongs to no database, but who wants it has others. */
+export const lockWaits = `SELECT pid, locktype, relation FROM pg_locks WHERE NOT granted AND pid IN (SELECT pid FROM pg_locks WHERE ${here})`
+
 /** Eight characters that no other run has. */
 export const uniqueSuffix = (): string => randomBytes(4).toString("hex")
 
