@@ -15,8 +15,11 @@ export interface Load {
   readonly finish: () => Promise<void>
 }
 
-/** One worker can do all of it by itself: what waits for a free handler does not count as recovery. */
-const concurrency = 16
+/**
+ * One worker can do all of it by itself, long jobs that begin anew again and again among it: a wait for a free handler would look
+ * like a late recovery. Each transactional handler has a connection of its own.
+ */
+const concurrency: Readonly<Record<Style, number>> = { worker: 64, settling: 64, transactional: 16 }
 
 /** More than the visibility timeout: only renewals keep these. */
 const longMillis = 2_600
@@ -29,7 +32,8 @@ export const startLoad = async (arena: Arena, style: Style = "settling", more: P
     ...(alone ? {} : { longEvery: 12, longMillis: more.longMillis ?? longMillis })
   }
   const produce = () => arena.ready({ role: "produce", ...orders })
-  const worker: Load["worker"] = (config = {}) => arena.ready({ role: "work", style, concurrency, ...more, ...config })
+  const worker: Load["worker"] = (config = {}) =>
+    arena.ready({ role: "work", style, concurrency: concurrency[style], ...more, ...config })
   const workers = await Promise.all([worker(), worker()])
   const load: Load = {
     workers,
