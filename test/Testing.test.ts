@@ -1,8 +1,8 @@
 /** The testing Layer: the real engine, whose time is the test's. */
 import { layer } from "@effect/vitest"
-import { Queue, Worker } from "alkstore"
+import { Queue, transaction, Worker } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Clock, Effect, Either, Schedule, Schema, TestClock } from "effect"
+import { Clock, Deferred, Effect, Either, Fiber, Schedule, Schema, TestClock } from "effect"
 import { describe, expect } from "vitest"
 
 const make = (name: string) => Queue.make(name, { payload: Schema.String })
@@ -45,6 +45,35 @@ describe("alkstore/Testing", () => {
         // The last beat of the lease that there was
         yield* Testing.advance("1 minute")
         expect([...(yield* TestClock.sleeps())]).toEqual([today + 86_400_000])
+      })
+    )
+
+    it.effect("G66 a drain lets time pass for a handler that waits for it inside a transaction", () =>
+      Effect.gen(function* () {
+        const queue = make("asleep")
+        const other = make("beside")
+        yield* Worker.fork(queue, { transactional: true, handler: () => Effect.sleep("1 second") })
+        yield* Worker.fork(other, { handler: () => transaction(Effect.sleep("1 second")) })
+        yield* queue.enqueue("a", { delay: "1 minute" })
+        yield* other.enqueue("a", { delay: "2 minutes" })
+        yield* Testing.drain(other)
+        expect(yield* Testing.enqueued(queue)).toEqual([])
+        expect(yield* Testing.enqueued(other)).toEqual([])
+      })
+    )
+
+    it.effect("G66 a drain beside a transaction that waits for something else fails", () =>
+      Effect.gen(function* () {
+        const queue = make("held-up")
+        yield* queue.enqueue("a")
+        const gate = yield* Deferred.make<void>()
+        const open = yield* Effect.fork(transaction(Deferred.await(gate)))
+        yield* Testing.settle
+        const failed = yield* Effect.flip(Testing.drain(queue, { within: "1 hour" }))
+        expect(failed).toMatchObject({ _tag: "InvalidArgument", argument: "within" })
+        expect(failed.message).toContain("a transaction is open")
+        yield* Deferred.succeed(gate, undefined)
+        yield* Fiber.join(open)
       })
     )
 

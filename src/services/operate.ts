@@ -178,7 +178,7 @@ const noChange: Change = { delayMillis: null, runAt: null, priority: null }
 export const makeOperations = (target: Target): QueueOperations => {
   const { check, settings } = target
   const { name } = settings
-  /** Everything that a filter selects, page by page. */
+  /** Everything that a filter selects, page by page: all of it is looked up before, since what is done to one may free the next. */
   const each = <Outcome extends string, E>(
     filter: JobFilter,
     none: Tally<Outcome>,
@@ -188,15 +188,15 @@ export const makeOperations = (target: Target): QueueOperations => {
       const queue = yield* Queue
       yield* check
       const wanted = yield* liveFilter(filter)
-      const tally: Record<string, number> = { ...none }
-      let after = 0
-      for (;;) {
-        const ids = yield* queue.select(name, wanted, { after, limit: page })
-        for (const outcome of yield* act(queue, ids)) tally[outcome] = (tally[outcome] ?? 0) + 1
-        const last = ids.at(-1)
-        if (last === undefined || ids.length < page) return tally as Tally<Outcome>
-        after = last
+      const pages: Array<ReadonlyArray<number>> = []
+      for (let after: number | undefined = 0; after !== undefined; ) {
+        const ids: ReadonlyArray<number> = yield* queue.select(name, wanted, { after, limit: page })
+        if (ids.length > 0) pages.push(ids)
+        after = ids.length < page ? undefined : ids.at(-1)
       }
+      const tally: Record<string, number> = { ...none }
+      for (const ids of pages) for (const outcome of yield* act(queue, ids)) tally[outcome] = (tally[outcome] ?? 0) + 1
+      return tally as Tally<Outcome>
     })
   const change = (filter: JobFilter, how: Change) =>
     each<ChangeOutcome, QueueError>(filter, { changed: 0, leased: 0, tooLate: 0 }, (queue, ids) =>

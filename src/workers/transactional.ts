@@ -9,7 +9,7 @@ import { leaseLost } from "../services/handle.js"
 import { Snooze } from "../services/Job.js"
 import * as Settlement from "../services/Settlement.js"
 import { explains } from "./acknowledger.js"
-import type { Held, WorkerState } from "./held.js"
+import { arm, type Held, type WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
 
 /** When no transaction could be begun, the handler did not run: its attempt is not spent. */
@@ -50,13 +50,28 @@ export const inTransaction = (
 ): Effect.Effect<unknown, unknown> =>
   Effect.suspend(() => {
     let begun = false
-    const body = Effect.suspend(() => {
+    const { run } = held
+    const startedAt = run?.startedAt ?? 0
+    /** Its time begins with its transaction: what it waits for that is not its own. */
+    const counts = (from: number): void => {
+      if (run !== undefined) run.startedAt = from
+    }
+    counts(Number.POSITIVE_INFINITY)
+    const body = Effect.flatMap(state.clock.monotonic, (now) => {
       begun = true
+      counts(now)
+      arm(state, now + state.policy.timeoutMillis)
       // What the handler's finalizers write belongs to it
       return Effect.scoped(handled)
     })
-    return Effect.catchIf(
+    const whole = Effect.ensuring(
       state.queue.transaction(Effect.zipRight(body, fence(state, held))),
+      Effect.sync(() => {
+        if (!begun) counts(startedAt)
+      })
+    )
+    return Effect.catchIf(
+      whole,
       (error) => !begun && Predicate.isTagged(error, "StoreError") && (error as StoreError).retryable,
       (error) =>
         Effect.zipRight(

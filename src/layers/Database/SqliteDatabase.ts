@@ -164,8 +164,14 @@ const reserving = (sql: SqlClient.SqlClient): WithConnection => {
 let savepoints = 0
 
 /**
- * A verb of several statements inside the caller's transaction is whole or not at all. Its savepoint is named by a
- * counter: the stock client names them by depth, and two of one depth would end each other.
+ * A verb inside the caller's transaction is done in one go: its statements answer at once, and no other fiber of the
+ * transaction has a turn between them, whose own would be undone with it, or find what it has half done.
+ */
+const inOneGo = Effect.withMaxOpsBeforeYield(Number.MAX_SAFE_INTEGER)
+
+/**
+ * One of several statements is whole or not at all. Its savepoint is named by a counter: the stock client names them by
+ * depth, and two of one depth would end each other.
  */
 const inSavepoint = <A>(
   access: Access,
@@ -173,7 +179,7 @@ const inSavepoint = <A>(
   operation: string,
   verb: (run: Run) => Effect.Effect<A, StoreError>
 ) => {
-  if (access === "read") return tracked(verb(run))
+  if (access === "read") return inOneGo(tracked(verb(run)))
   const name = `alkstore_${++savepoints}`
   return run(operation, `SAVEPOINT ${name}`).pipe(
     Effect.zipRight(Effect.exit(verb(run))),
@@ -184,6 +190,7 @@ const inSavepoint = <A>(
       )
     ),
     Effect.uninterruptible,
+    inOneGo,
     tracked
   )
 }

@@ -4,7 +4,7 @@
  * nest in each other.
  */
 import { SqlClient, SqlError } from "@effect/sql"
-import { Cause, Chunk, Effect, Option, Predicate, type Schedule, Scope } from "effect"
+import { Cause, Chunk, Effect, Exit, Fiber, Option, Predicate, type Schedule, Scope } from "effect"
 import type { StoreError } from "../../services/Errors.js"
 import { reasonOf, storeError } from "../storeError.js"
 import type { Connection } from "./Database.js"
@@ -32,6 +32,23 @@ const commit = (connection: Connection) =>
 /** A rollback fails when there is nothing left to roll back: the connection broke, or the engine rolled back itself. */
 const rollback = (connection: Connection, text: string) => Effect.asVoid(Effect.either(execute(connection, text)))
 
+type Reserved = readonly [scope: Scope.CloseableScope, connection: Connection]
+
+/**
+ * Waiting for a connection can be interrupted wherever its caller can be. The drivers' pools know no such thing: a connection that
+ * comes too late is given back then.
+ */
+const waited = (reserved: Effect.Effect<Reserved, SqlError.SqlError>): Effect.Effect<Reserved, SqlError.SqlError> =>
+  Effect.flatMap(Effect.forkDaemon(reserved), (fiber) =>
+    Effect.onInterrupt(Effect.interruptible(Fiber.join(fiber)), () =>
+      Effect.forkDaemon(
+        Effect.flatMap(Fiber.await(fiber), (exit) =>
+          Exit.isSuccess(exit) ? Scope.close(exit.value[0], Exit.void) : Effect.void
+        )
+      )
+    )
+  )
+
 export const makeTransaction =
   (
     sql: SqlClient.SqlClient,
@@ -42,7 +59,7 @@ export const makeTransaction =
     }
   ) =>
   <A, E, R>(self: Effect.Effect<A, E, R>): Effect.Effect<A, E | StoreError, R> =>
-    Effect.suspend(() => {
+    Effect.checkInterruptible((interruptible) => {
       let begun = false
       let committing = false
       let failure: StoreError | undefined
@@ -54,12 +71,13 @@ export const makeTransaction =
             reason === "uncertain" && reasonOf(error) === "connection" ? "uncertain" : reasonOf(error)
           )
         })
+      const reserved: Effect.Effect<Reserved, SqlError.SqlError> = Effect.flatMap(Scope.make(), (scope) =>
+        Effect.map(Scope.extend(sql.reserve, scope), (connection) => [scope, connection] as const)
+      )
       const run = SqlClient.makeWithTransaction({
         transactionTag: SqlClient.TransactionConnection,
         spanAttributes: [],
-        acquireConnection: Effect.flatMap(Scope.make(), (scope) =>
-          Effect.map(Scope.extend(sql.reserve, scope), (connection) => [scope, connection] as const)
-        ),
+        acquireConnection: interruptible ? waited(reserved) : reserved,
         begin: (connection) => Effect.tapError(execute(connection, options.begin), note()),
         savepoint: (connection, depth) => execute(connection, `SAVEPOINT effect_sql_${depth}`),
         commit: (connection) =>

@@ -136,7 +136,11 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
             (outcomes) => (outcomes.includes("changed") ? announce([queue]) : Effect.void)
           ),
     select: (queue, filter, { after: from, limit }) =>
-      db.joined("read", "select", (session) => verbs.select.ids(session, queue, filter, from, limit)),
+      Effect.zipRight(
+        // As for counts: who is blocked has to be known before
+        filter.states === null ? Effect.void : advanceNow(queue),
+        db.joined("read", "select", (session) => verbs.select.ids(session, queue, filter, from, limit))
+      ),
     clear: (queue) =>
       Effect.gen(function* () {
         let cleared = 0
