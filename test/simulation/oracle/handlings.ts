@@ -2,7 +2,7 @@
  * Handlers: one of a job at a time; no longer than its lease, its timeout and a cancellation allow; and what it says at
  * its end is what becomes of the job. Of a process that something has just befallen, less is asked.
  */
-import { Books, timeoutMillis, visibility } from "../queues.js"
+import { timeoutMillis, visibility } from "../queues.js"
 import type { Process } from "../world.js"
 import type { Court, Handling } from "./oracle.js"
 
@@ -45,8 +45,6 @@ export const makeHandlings = (court: Court) => {
   /** Whoever interrupts a handler has a reason: leases of a process that nothing befalls are renewed. */
   const interrupted = ({ by, id, startedAt, token, troubles }: Handling): void => {
     if (by.troubles !== troubles || hasDeaf(by, jobs.get(id)?.queue)) return
-    // A transactional one's time runs while it waits for its transaction, before it is called
-    if (jobs.get(id)?.queue === Books.name && startedAt <= by.wentOnAt + slack) return
     const row = jobs.get(id)?.row
     if (row?.cancel_requested_at !== null && row?.token === token) return
     if (world.now - startedAt < timeoutMillis && row?.token === token)
