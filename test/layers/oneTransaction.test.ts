@@ -22,6 +22,12 @@ const atEachPace = <A, E, R>(
 const twice = <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.all([self, self], { concurrency: 2 })
 
 describe.each([sqliteMemory, postgres])("$name", (engine) => {
+  const refuseNine = ({ name }: { readonly name: string }) => {
+    const jobs = engine.table("jobs")
+    const trigger = freshName("refusal").replace("-", "_")
+    return refuse(engine.engine, trigger, jobs, `NEW.queue = '${name}' AND NEW.payload = '9'`)
+  }
+
   virtual(engine, { silent: false }, "fibers of one transaction", (it) => {
     it.effect("never claim the same job (G19)", () =>
       Effect.gen(function* () {
@@ -65,12 +71,7 @@ describe.each([sqliteMemory, postgres])("$name", (engine) => {
             const [good, bad] = [freshQueue(), freshQueue()]
             yield* good.enqueue(0)
             yield* bad.enqueue(0)
-            yield* refuse(
-              engine.engine,
-              freshName("refusal").replace("-", "_"),
-              engine.table("jobs"),
-              `NEW.queue = '${bad.name}' AND NEW.payload = '9'`
-            )
+            yield* refuseNine(bad)
             const keyed = (queue: Queue.Definition<unknown, unknown>) =>
               queue.enqueueMany(numbers(10), (n) => ({ dedupeKey: `${n}` }))
             const both = Effect.all([keyed(good), Effect.either(keyed(bad))], { concurrency: 2 })
@@ -91,12 +92,7 @@ describe.each([sqliteMemory, postgres])("$name", (engine) => {
             const table = sql(freshName("notes").replace("-", "_"))
             yield* sql`CREATE TABLE ${table} (n integer)`
             yield* bad.enqueue(0)
-            yield* refuse(
-              engine.engine,
-              freshName("refusal").replace("-", "_"),
-              engine.table("jobs"),
-              `NEW.queue = '${bad.name}' AND NEW.payload = '9'`
-            )
+            yield* refuseNine(bad)
             const fails = Effect.either(bad.enqueueMany(numbers(10), (n) => ({ dedupeKey: `${n}` })))
             const notes = Effect.forEach(numbers(20), (n) => sql`INSERT INTO ${table} VALUES (${n})`)
             const [failed] = yield* transaction(pace(Effect.all([fails, notes], { concurrency: 2 })))
