@@ -248,7 +248,8 @@ export interface Service extends Operations {
   /**
    * Runs an effect in a transaction of the queue's client; inside one, in a nested one. Unlike the stock
    * `withTransaction` it takes the write lock first and waits for it without blocking (SQLite), failures of BEGIN
-   * and COMMIT are typed, and a failed COMMIT leaves no open transaction behind. Do not run nested ones in parallel.
+   * and COMMIT are typed, a failed COMMIT leaves no open transaction behind, and a wait for a connection can be
+   * interrupted. Do not run nested ones in parallel.
    */
   readonly transaction: <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E | StoreError, R>
   /** Runs an effect as if it had been started outside any transaction: for fibers that outlive their parent. */

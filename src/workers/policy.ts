@@ -27,7 +27,7 @@ export interface PolicyOptions<E> {
   readonly visibilityTimeout?: Duration.DurationInput | undefined
   /** When leases are renewed. Default: every third of the visibility timeout. */
   readonly heartbeat?: Schedule.Schedule<unknown> | undefined
-  /** How long a handler may run before it is interrupted; a failure. Default 1 h. */
+  /** How long a handler may run before it is interrupted; a failure. A transactional one's counts from BEGIN. Default 1 h. */
   readonly timeout?: Duration.DurationInput | undefined
   /** How long an interrupted handler may take to end before its slot is given up. Default 10 s. */
   readonly stuckAfter?: Duration.DurationInput | undefined

@@ -5,7 +5,7 @@ import { SqliteClient } from "@effect/sql-sqlite-node"
 import { Queue, transaction, Worker } from "alkstore"
 import * as Pg from "alkstore/Pg"
 import * as Sqlite from "alkstore/Sqlite"
-import { Deferred, Effect, Fiber, Layer, Redacted, Schema } from "effect"
+import { Deferred, Effect, Fiber, Layer, Redacted, Schedule, Schema } from "effect"
 import { describe, expect, inject, test } from "vitest"
 import { liveRows } from "../conformance/support.js"
 import { eventually } from "../conformance/workerSupport.js"
@@ -28,6 +28,9 @@ const engines: Readonly<Record<string, Layer.Layer<Services, unknown>>> = {
     Effect.map(temporaryFile, (filename) => Layer.provideMerge(Sqlite.layer(), SqliteClient.layer({ filename })))
   )
 }
+
+/** When the lease of the one job ends, as the database has it. */
+const deadline = Effect.map(Numbers.running(), ([job]) => job?.deadline ?? 0)
 
 /** Somebody has the connection until the gate is opened. */
 const taken = Effect.gen(function* () {
@@ -91,7 +94,6 @@ describe.each(Object.entries(engines))("%s", (name, layer) => {
               shutdownGrace: 0
             })
             yield* Queue.outsideTransaction(Numbers.enqueue(1, { maxAttempts: 2 }))
-            const deadline = Effect.map(Numbers.running(), ([job]) => job?.deadline ?? 0)
             const first = yield* eventually("it is claimed", deadline, (at) => at > 0)
             yield* eventually("its lease is renewed", deadline, (at) => at > first + 1_500)
             expect(ran).toBe(0)
@@ -99,6 +101,31 @@ describe.each(Object.entries(engines))("%s", (name, layer) => {
             yield* eventually("it is done", liveRows(Numbers), ({ length }) => length === 0)
             expect(ran).toBe(1)
             expect(yield* worker.status).toMatchObject({ state: "running", acked: 1, stuck: 0 })
+          })
+        )
+      ))
+
+    test("its time runs from then on (G120)", () =>
+      run(
+        Effect.scoped(
+          Effect.gen(function* () {
+            const { open } = yield* taken
+            yield* Worker.make(Numbers, {
+              transactional: true,
+              timeout: "300 millis",
+              visibilityTimeout: "1 hour",
+              // One soon, and then none for long
+              heartbeat: Schedule.union(Schedule.exponential("400 millis", 100), Schedule.spaced("10 minutes")),
+              handler: () => Effect.never,
+              shutdownGrace: 0
+            })
+            yield* Queue.outsideTransaction(Numbers.enqueue(1, { maxAttempts: 2 }))
+            const first = yield* eventually("it is claimed", deadline, (at) => at > 0)
+            // By then its time would have been over
+            yield* eventually("its lease is renewed", deadline, (at) => at > first)
+            yield* open
+            yield* eventually("it has failed", liveRows(Numbers), ([row]) => row?.failures === 1)
+            expect(yield* liveRows(Numbers)).toMatchObject([{ attempt: 1, errors: [{ kind: "timeout" }] }])
           })
         )
       ))

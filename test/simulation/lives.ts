@@ -92,8 +92,6 @@ export const range = (from: number, count: number, step = 1): ReadonlyArray<numb
   Array.from({ length: Math.ceil(count / step) }, (_, at) => from + at * step)
 
 const tsx = pathToFileURL(createRequire(import.meta.url).resolve("tsx")).href
-/** As `vitest.config.ts` has them, and why. */
-const flags = ["--max-semi-space-size=64", "--always-sparkplug"]
 const part = fileURLToPath(new URL("./part.ts", import.meta.url))
 
 /** The same, of the long form, by a process for each core. */
@@ -102,9 +100,13 @@ export const liveSpread = async (from: number, count: number): Promise<Total> =>
   const width = Math.min(count, availableParallelism())
   const every = Math.max(1, Math.floor(count / 20))
   const children = Array.from({ length: width }, (_, at) =>
-    spawn(process.execPath, [...flags, "--import", tsx, part, String(from + at), String(count - at), String(width)], {
-      stdio: ["ignore", "pipe", "inherit"]
-    })
+    spawn(
+      process.execPath,
+      [...process.execArgv, "--import", tsx, part, String(from + at), String(count - at), String(width)],
+      {
+        stdio: ["ignore", "pipe", "inherit"]
+      }
+    )
   )
   const end = () => {
     for (const child of children) child.kill()

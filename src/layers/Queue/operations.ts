@@ -137,8 +137,8 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
           ),
     select: (queue, filter, { after: from, limit }) =>
       Effect.zipRight(
-        // As for counts: who is blocked has to be known before
-        filter.states === null ? Effect.void : advanceNow(queue),
+        // As for counts: who is blocked has to be known before, once for all pages
+        filter.states === null || from > 0 ? Effect.void : advanceNow(queue),
         db.joined("read", "select", (session) => verbs.select.ids(session, queue, filter, from, limit))
       ),
     clear: (queue) =>
