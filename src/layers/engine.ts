@@ -147,6 +147,9 @@ const tablesOf = (name: (table: string) => string) => ({
   jobIds: name("job_ids")
 })
 
+/** Every name that a namespace gives to a table or a sequence, without the namespace. */
+export const tableNames: ReadonlyArray<string> = Object.values(tablesOf((table) => table))
+
 export const postgresNames = (schema: string, source: "database" | "process"): Names => ({
   engine: "postgres",
   namespace: schema,

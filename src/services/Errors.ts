@@ -182,7 +182,7 @@ export class StoreError extends Data.TaggedError("StoreError")<{
 
 /**
  * The tables in the database do not fit this version of the library: missing (`migrate: false`), older than it
- * needs, or newer and no longer readable by it.
+ * needs, or newer and no longer readable by it; or something else has the name of one (`found` is 0 then).
  *
  * @since 0.1.0
  * @category errors

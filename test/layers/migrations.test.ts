@@ -35,6 +35,8 @@ interface Subject {
   /** Every table of the database that could be ours. */
   readonly tables: string
   readonly columns: (table: string) => string
+  /** What an application does before it creates tables of its own there. */
+  readonly makeNamespace: (namespace: string) => string
   readonly odd: ReadonlyArray<string>
   readonly bad: ReadonlyArray<string>
 }
@@ -56,6 +58,7 @@ const postgres: Subject = {
   table: (name, namespace = "alkstore") => `"${namespace.replaceAll('"', '""')}"."${name}"`,
   tables: "SELECT tablename AS name FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')",
   columns: (table) => `SELECT column_name AS name FROM information_schema.columns WHERE table_name = '${table}'`,
+  makeNamespace: (namespace) => `CREATE SCHEMA "${namespace}"`,
   odd: ["Jobs", "my-jobs", "select", 'a"b', "o'brien; --", "名前"],
   bad: ["", "x".repeat(53), "pg_jobs", "a\u0000b", "\ud800"]
 }
@@ -81,6 +84,7 @@ const sqlite: Subject = {
   table: (name, namespace = "_alkstore_") => `"${namespace}${name}"`,
   tables: "SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'sqlite_sequence'",
   columns: (table) => `SELECT name FROM pragma_table_info('_alkstore_${table}')`,
+  makeNamespace: () => "SELECT 1",
   odd: ["Jobs", "select", "1st_", "_"],
   bad: ["", "x".repeat(65), "a;b", "a b", 'a"', "sqlite_", "SQLite_jobs_"]
 }
@@ -193,6 +197,27 @@ describe.each([
       expect(await target.query(`SELECT payload FROM ${subject.table("jobs", namespace)}`)).toHaveLength(1)
   })
 
+  it.each(["jobs", "migrations", "schedules", "lanes"])(
+    "G210: a namespace in which the application has %s of its own is refused, and stays as it was",
+    async (name) => {
+      const target = await subject.fresh()
+      const table = subject.table(name, "app_")
+      await target.query(subject.makeNamespace("app_"))
+      await target.query(`CREATE TABLE ${table} (id integer, version integer)`)
+      await target.query(`INSERT INTO ${table} VALUES (7, 9)`)
+      const before = await target.query(subject.tables)
+      const refused = await start(target, { namespace: "app_" })
+      expect(refused).toMatchObject({ left: { _tag: "SchemaMismatch", namespace: "app_", found: 0 } })
+      expect(String(Either.isLeft(refused) && (refused.left as Error).message)).toMatch(
+        new RegExp(`^namespace app_: \\w*${name} is in the database already.* Give the layer another \`namespace\`$`)
+      )
+      expect(await target.query(subject.tables)).toEqual(before)
+      expect(await target.query(`SELECT * FROM ${table}`)).toEqual([{ id: 7, version: 9 }])
+      // The application's other tables are in nobody's way
+      await succeeds(use(target, roundTrip, { namespace: "other_" }))
+    }
+  )
+
   it.each(subject.bad)("G6: %j is no namespace", async (namespace) => {
     const target = await subject.fresh()
     await fails(start(target, { namespace }), { _tag: "InvalidArgument", argument: "namespace" })
@@ -294,5 +319,21 @@ describe("SQLite alone", () => {
     child.kill("SIGKILL")
     await succeeds(waiting)
     await succeeds(use(target, roundTrip))
+  })
+})
+
+describe("SQLite, where a namespace is a prefix", () => {
+  it.each([
+    ["x", "xcompleted_"],
+    ["xcompleted_", "x"],
+    ["App_", "app_"]
+  ])("G210: beside %s, whose tables would have the same names, %s is refused", async (first, second) => {
+    const target = await sqlite.fresh()
+    await succeeds(use(target, Letters.enqueue("mine"), { namespace: first }))
+    const before = await target.query(sqlite.tables)
+    await fails(start(target, { namespace: second }), { _tag: "SchemaMismatch", namespace: second, found: 0 })
+    expect(await target.query(sqlite.tables)).toEqual(before)
+    expect(await target.query(`SELECT payload FROM ${sqlite.table("jobs", first)}`)).toEqual([{ payload: '"mine"' }])
+    await succeeds(use(target, Letters.enqueue("mine, too"), { namespace: first }))
   })
 })

@@ -5,8 +5,8 @@
 import { Effect } from "effect"
 import { SchemaMismatch, StoreError } from "../../../services/Errors.js"
 import type { Database, Verb } from "../../Database/Database.js"
-import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
-import { int } from "../statements/rows.js"
+import { type Names, type PerEngine, type Session, statement, tableNames } from "../../engine.js"
+import { int, textOrNull } from "../statements/rows.js"
 import { initial } from "./0001_initial.js"
 import { schedules } from "./0002_schedules.js"
 import { operations } from "./0003_operations.js"
@@ -37,10 +37,22 @@ interface Found {
   readonly oldestReader: number
 }
 
-const exists: PerEngine<(n: Names) => string> = {
-  postgres: () =>
-    "SELECT 1 AS found FROM pg_catalog.pg_tables WHERE schemaname = :namespace::text AND tablename = 'migrations'",
-  sqlite: () => "SELECT 1 AS found FROM sqlite_master WHERE type = 'table' AND name = :namespace || 'migrations'"
+/** Whether there is a table of versions, by a column that no other tool's table of migrations has. */
+const exists: PerEngine<string> = {
+  postgres: `SELECT 1 AS found FROM pg_catalog.pg_namespace n
+    JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = 'migrations'
+    JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname = 'oldest_reader'
+    WHERE n.nspname = :namespace::text`,
+  sqlite: `SELECT 1 AS found FROM sqlite_master m JOIN pragma_table_info(m.name) c
+    WHERE m.type = 'table' AND m.name = :namespace || 'migrations' AND c.name = 'oldest_reader'`
+}
+
+/** What has one of the names of a namespace that has no tables yet. SQLite takes names that differ in case alone for one. */
+const occupied: PerEngine<string> = {
+  postgres: `SELECT c.relname AS name FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid
+    WHERE n.nspname = :namespace::text AND c.relname = ANY (ARRAY(SELECT json_array_elements_text(:names::json))) ORDER BY c.relname LIMIT 1`,
+  sqlite: `SELECT name FROM sqlite_master
+    WHERE lower(name) IN (SELECT lower(:namespace || value) FROM json_each(:names)) ORDER BY name LIMIT 1`
 }
 
 /** What stands before every migration: the lock that lets one process in at a time. */
@@ -87,7 +99,7 @@ const look =
   (names: Names): Verb<Found> =>
   (session) =>
     Effect.gen(function* () {
-      const [table] = yield* run(session, names, exists[names.engine](names), { namespace: names.namespace })
+      const [table] = yield* run(session, names, exists[names.engine], { namespace: names.namespace })
       if (table === undefined) return { version: 0, oldestReader: 0 }
       const [row] = yield* run(
         session,
@@ -97,15 +109,27 @@ const look =
       return { version: int(row?.version), oldestReader: int(row?.oldest_reader) }
     })
 
+/** What a start has found, and what kept it from creating its tables, if anything did. */
+interface Applied extends Found {
+  readonly occupiedBy: string | null
+}
+
 const apply =
-  (names: Names): Verb<Found> =>
+  (names: Names): Verb<Applied> =>
   (session) =>
     Effect.gen(function* () {
       const mine = { lock: `alkstore:migrate:${names.namespace}` }
       for (const text of lock[names.engine]) yield* run(session, names, text, mine)
-      yield* createSchema[names.engine](session, names)
-      yield* run(session, names, versions[names.engine](names))
       const found = yield* look(names)(session)
+      if (found.version === 0) {
+        const { engine, namespace } = names
+        // `lanes`: of version 1 only
+        const wanted = { namespace, names: JSON.stringify([...tableNames, "lanes"]) }
+        const [other] = yield* run(session, names, occupied[engine], wanted)
+        if (other !== undefined) return { ...found, occupiedBy: textOrNull(other.name) }
+        yield* createSchema[engine](session, names)
+        yield* run(session, names, versions[engine](names))
+      }
       for (const migration of migrations) {
         if (migration.version <= found.version) continue
         for (const text of migration.up[names.engine](names)) yield* run(session, names, text)
@@ -120,7 +144,7 @@ const apply =
           }
         )
       }
-      return yield* look(names)(session)
+      return { ...(yield* look(names)(session)), occupiedBy: null }
     })
 
 const mismatch = (names: Names, found: Found, advice: string) =>
@@ -129,6 +153,14 @@ const mismatch = (names: Names, found: Found, advice: string) =>
     found: found.version,
     expected: latest,
     message: `namespace ${names.namespace}: the tables are at version ${found.version}, this library is at version ${latest}: ${advice}`
+  })
+
+const taken = (names: Names, other: string) =>
+  new SchemaMismatch({
+    namespace: names.namespace,
+    found: 0,
+    expected: latest,
+    message: `namespace ${names.namespace}: ${other} is in the database already and is not of this namespace; nothing was created. Give the layer another \`namespace\``
   })
 
 /** A role that may not change the schema is told who may. */
@@ -152,8 +184,12 @@ export const migrate = (db: Database, mode: "migrate" | "verify"): Effect.Effect
   Effect.gen(function* () {
     const { names } = db
     let found = yield* db.apart("read", "migrate", look(names))
-    if (found.version < latest && mode === "migrate")
-      found = yield* Effect.mapError(db.apart("write", "migrate", apply(names), "transaction"), denied(names, found))
+    if (found.version < latest && mode === "migrate") {
+      const applying = db.apart("write", "migrate", apply(names), "transaction")
+      const applied = yield* Effect.mapError(applying, denied(names, found))
+      if (applied.occupiedBy !== null) return yield* taken(names, applied.occupiedBy)
+      found = applied
+    }
     if (found.oldestReader > latest)
       return yield* mismatch(names, found, "they are too new for it; upgrade the library")
     if (found.version < latest) return yield* mismatch(names, found, "run `alkstore migrate`, or let the layer migrate")
