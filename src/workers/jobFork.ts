@@ -68,14 +68,27 @@ const annotate = (
     : HashMap.set(HashMap.set(outer, "job", first?.row.id), "attempt", first?.row.attempt)
 }
 
+/** Makes copies of a map with more in it: from a list, which costs half of what a copy of a Map does. */
+const extending = <K, V>(map: ReadonlyMap<K, V>) => {
+  const entries = [...map]
+  return (...more: ReadonlyArray<readonly [K, V]>): Map<K, V> => new Map([...entries, ...more])
+}
+
+type Local = Readonly<Parameters<FiberRefs.FiberRefs["locals"]["set"]>>
+
 /** The FiberRefs of a run; an interrupt that has come for it already is kept. */
 const refsOf =
-  (base: FiberRefs.FiberRefs, context: Context.Context<Scope.Scope>, annotations: HashMap.HashMap<string, unknown>) =>
+  (
+    extended: (...more: ReadonlyArray<Local>) => FiberRefs.FiberRefs["locals"],
+    context: Context.Context<Scope.Scope>,
+    annotations: HashMap.HashMap<string, unknown>
+  ) =>
   (id: FiberId.Runtime, before: FiberRefs.FiberRefs): FiberRefs.FiberRefs => {
     // Not by FiberRefs.updateAs, which compares each new value with the old one, part by part
-    const locals = new Map(base.locals)
-    locals.set(FiberRef.currentContext, [[id, context]])
-    locals.set(FiberRef.currentLogAnnotations, [[id, annotations]])
+    const locals = extended(
+      [FiberRef.currentContext, [[id, context]]],
+      [FiberRef.currentLogAnnotations, [[id, annotations]]]
+    )
     const interrupted = before.locals.get(FiberRef.interruptedCause)
     if (interrupted !== undefined) locals.set(FiberRef.interruptedCause, interrupted)
     return FiberRefs.unsafeMake(locals)
@@ -94,6 +107,7 @@ export const makeJobFork = <R>(
   const supervisor = FiberRefs.getOrDefault(runtime.fiberRefs, FiberRef.currentSupervisor)
   const runtimeFlags = RuntimeFlags.disable(runtime.runtimeFlags, RuntimeFlags.Interruption)
   const makeScope = makeScopes()
+  const services = extending(runtime.context.unsafeMap)
 
   return (first) => {
     const forks = new Forks()
@@ -102,6 +116,7 @@ export const makeJobFork = <R>(
       fiberRef: FiberRef.currentSupervisor,
       value: supervisor === Supervisor.none ? forks : supervisor.zip(forks)
     })
+    const locals = extending(base.locals)
     let run: Run | undefined = first
 
     const isClean = (fiber: Fiber.RuntimeFiber<unknown, unknown>, flags: RuntimeFlags.RuntimeFlags) =>
@@ -118,9 +133,9 @@ export const makeJobFork = <R>(
       const current = run as Run
       run = undefined
       const scope = makeScope()
-      const context = Context.add(runtime.context, Scope.Scope, scope)
+      const context = Context.unsafeMake<R | Scope.Scope>(services([Scope.Scope.key, scope]))
       return Effect.flatMap(
-        Effect.updateFiberRefs(refsOf(base, context, annotate(outer, current.members))),
+        Effect.updateFiberRefs(refsOf(locals, context, annotate(outer, current.members))),
         // Its Scope has just been put in
         () => life(current, current.fiber as RunFiber, scope, goOn) as Effect.Effect<void>
       )

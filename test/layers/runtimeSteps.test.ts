@@ -75,8 +75,8 @@ const inFlight = Effect.forEach(Array.from({ length: 10 }), () => Letters.enqueu
 })
 
 describe.each([
-  { name: "SQLite", layer: sqlite, enqueue: 75, ten: 750, through: 400, drained: 17 },
-  { name: "PostgreSQL", layer: postgres, enqueue: 55, ten: 660, through: 240, drained: 17 }
+  { name: "SQLite", layer: sqlite, enqueue: 74, ten: 750, through: 400, drained: 17 },
+  { name: "PostgreSQL", layer: postgres, enqueue: 46, ten: 650, through: 240, drained: 17 }
 ])("$name", ({ drained: ofDrained, enqueue, layer, name, ten, through }) => {
   test("an enqueue, ten at once, a job through an idle worker, and one of many take no more steps than they need", () =>
     Effect.runPromise(

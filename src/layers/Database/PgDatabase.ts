@@ -86,10 +86,14 @@ export const makePgDatabase = (
     const again = <A>(self: Effect.Effect<A, StoreError>) =>
       retryWhile(self, conflictRetry, ({ reason }) => reason === "conflict")
 
+    /** Where rows are stamped by the server no statement has this process's time. */
+    const present = <A>(use: (now: number) => Effect.Effect<A, StoreError>): Effect.Effect<A, StoreError> =>
+      clock.source === "database" ? use(0) : Effect.flatMap(clock.now, use)
+
     const apart = <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) => {
       const whole = extent === "transaction"
       const once = connections.use(access, operation, (session) =>
-        Effect.flatMap(clock.now, (now) => {
+        present((now) => {
           const execute: Session["execute"] = (text, parameters) => session.execute(text, withNow(parameters, now))
           const bound: Session = {
             writes: true,
@@ -108,8 +112,7 @@ export const makePgDatabase = (
       joined: <A>(access: Access, operation: string, verb: Verb<A>, extent?: Extent) =>
         ambient(ours, (transaction, independent): Effect.Effect<A, Refused> => {
           if (transaction._tag === "None" || independent) return apart(access, operation, verb, extent)
-          if (transaction._tag === "Own")
-            return Effect.flatMap(clock.now, (now) => verb(inside(transaction.connection, now)))
+          if (transaction._tag === "Own") return present((now) => verb(inside(transaction.connection, now)))
           return access === "read" ? apart(access, operation, verb) : Effect.fail(refuseForeign(operation))
         }),
       apart,

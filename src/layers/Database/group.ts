@@ -52,7 +52,7 @@ const changed = <I, A, E>(entry: Entry<I, A, E>, done: () => boolean): Effect.Ef
  * be interruptible. When it fails, what it has taken fails with it, or its leader alone when it has taken nothing; the
  * others go on under another.
  */
-export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) => Effect.Effect<void, E>) => {
+export const makeGroup = <I, A, E>(run: (waiting: Waiting<I, A, E>, input: I) => Effect.Effect<unknown, E>) => {
   let queue: Array<Entry<I, A, E>> = []
   let current: ReadonlyArray<Entry<I, A, E>> = []
   let leading = false

@@ -99,48 +99,47 @@ export const makeGather = (
     })
 
   /** Ends all of them; answers how the connection was lost, if it was. */
-  const send = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> =>
-    Effect.suspend(() => {
-      const [first] = calls
-      if (first === undefined) return Effect.succeed(undefined)
-      const jobs = calls.length === 1 ? first.input.jobs : calls.flatMap(({ input }) => input.jobs)
-      const { queue } = first.input
-      const sent = session.pid === undefined ? undefined : echoes?.begin(session.pid, queueTopic(queue))
-      /** Told when the statement has ended, which is a transaction. */
-      let over: (committed: boolean) => void = () => {}
-      const put = receivers.enqueue(session, queue, jobs, (end) => {
-        over = end
-      })
-      return Effect.matchCauseEffect(put, {
-        onSuccess: ({ handed, receipts }) => {
-          // What is handed over is notified to nobody
-          const heard = (sent?.(!handed) ?? false) || handed
-          let from = 0
-          for (const { end, input } of calls) {
-            end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
-            from += input.jobs.length
-          }
-          over(true)
-          return heard ? Effect.succeed(undefined) : Effect.as(ring(queue), undefined)
-        },
-        onFailure: (cause) => {
-          sent?.(false)
-          over(false)
-          const error = Option.getOrUndefined(Cause.failureOption(cause))
-          const lost = error !== undefined && isUncertain(error)
-          // Refused, perhaps for the sake of one of them: nobody fails for another
-          if (error !== undefined && !lost && calls.length > 1)
-            return Effect.zipLeft(oneByOne(session, calls), ring(queue))
-          for (const { end } of calls) end(Exit.failCause(cause))
-          // They may stand
-          return Effect.as(lost ? ring(queue) : Effect.void, lost ? error : undefined)
-        }
-      })
+  const send = (session: Session, calls: Calls): Effect.Effect<StoreError | undefined> => {
+    const [first] = calls
+    if (first === undefined) return Effect.succeed(undefined)
+    const jobs = calls.length === 1 ? first.input.jobs : calls.flatMap(({ input }) => input.jobs)
+    const { queue } = first.input
+    const sent = session.pid === undefined ? undefined : echoes?.begin(session.pid, queueTopic(queue))
+    /** Told when the statement has ended, which is a transaction. */
+    let over: (committed: boolean) => void = () => {}
+    const put = receivers.enqueue(session, queue, jobs, (end) => {
+      over = end
     })
+    return Effect.matchCauseEffect(put, {
+      onSuccess: ({ handed, receipts }) => {
+        // What is handed over is notified to nobody
+        const heard = (sent?.(!handed) ?? false) || handed
+        let from = 0
+        for (const { end, input } of calls) {
+          end(Exit.succeed(receipts.slice(from, from + input.jobs.length)))
+          from += input.jobs.length
+        }
+        over(true)
+        return heard ? Effect.succeed(undefined) : Effect.as(ring(queue), undefined)
+      },
+      onFailure: (cause) => {
+        sent?.(false)
+        over(false)
+        const error = Option.getOrUndefined(Cause.failureOption(cause))
+        const lost = error !== undefined && isUncertain(error)
+        // Refused, perhaps for the sake of one of them: nobody fails for another
+        if (error !== undefined && !lost && calls.length > 1)
+          return Effect.zipLeft(oneByOne(session, calls), ring(queue))
+        for (const { end } of calls) end(Exit.failCause(cause))
+        // They may stand
+        return Effect.as(lost ? ring(queue) : Effect.void, lost ? error : undefined)
+      }
+    })
+  }
 
-  const sendAll = (session: Session, calls: Calls) => {
+  const sendAll = (session: Session, calls: Calls): Effect.Effect<unknown> => {
     const queues = byQueue(calls)
-    if (queues.length === 1) return Effect.asVoid(send(session, calls))
+    if (queues.length === 1) return send(session, calls)
     return Effect.gen(function* () {
       let lost: StoreError | undefined
       for (const some of queues) {
@@ -153,7 +152,7 @@ export const makeGather = (
 
   const group = makeGroup<Enqueue, ReadonlyArray<Receipt>, Failure>((waiting) =>
     db
-      .apart("enqueue", "enqueue", (session) => Effect.suspend(() => sendAll(session, waiting.take(makeFits()))))
+      .apart("enqueue", "enqueue", (session) => sendAll(session, waiting.take(makeFits())))
       .pipe(
         Effect.catchAll((error) =>
           // No connection for anybody who waits

@@ -61,18 +61,17 @@ export const makeReceivers = (verbs: Verbs, clock: ClockService) => {
     jobs: ReadonlyArray<NewJob>,
     ends: ((ended: (committed: boolean) => void) => void) | undefined
   ): Effect.Effect<Placed, StoreError> => {
-    const plainly = Effect.suspend(() =>
+    const plainly = () =>
       Effect.map(verbs.enqueue(session, queue, jobs), (receipts): Placed => ({ receipts, handed: false }))
-    )
     return Effect.suspend(() => {
-      if (ends === undefined) return plainly
+      if (ends === undefined) return plainly()
       const receiver = find(queue, jobs)
-      if (receiver === undefined) return plainly
+      if (receiver === undefined) return plainly()
       let given: ReadonlyArray<ClaimedRow> = []
       ends((committed) => receiver.take(jobs.length, committed ? given : []))
       const put = Effect.flatMap(clock.monotonic, (now) => verbs.handOver(session, queue, jobs, receiver, now))
       return Effect.flatMap(put, (over) => {
-        if (over === undefined) return plainly
+        if (over === undefined) return plainly()
         given = over.taken
         return Effect.succeed({ receipts: over.receipts, handed: given.length > 0 })
       })

@@ -144,7 +144,7 @@ const postgres: Enqueue = (n, notify) => {
           for (const row of rows) yield* cleared(session, queue, row, first.get(String(row.dedupe_key)) as NewJob)
         })
       : Effect.void
-  return (session, queue, jobs) =>
+  const mixed = (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) =>
     Effect.gen(function* () {
       yield* keepOrder(session, queue, jobs)
       const receipts = new Array<Receipt | undefined>(jobs.length)
@@ -194,6 +194,8 @@ const postgres: Enqueue = (n, notify) => {
       }
       return receipts as ReadonlyArray<Receipt>
     })
+  return (session, queue, jobs) =>
+    areAlike(jobs) && chunkOf(jobs) === jobs.length ? plainly(session, queue, jobs) : mixed(session, queue, jobs)
 }
 
 /** Inside the write lock a look and an insert cannot be overtaken. */
