@@ -8,17 +8,17 @@ import { SqliteClient } from "@effect/sql-sqlite-node"
 import * as Sqlite from "alkstore/Sqlite"
 import { Cause, Deferred, Effect, Exit, Fiber, Scope } from "effect"
 import { describe, expect, it } from "vitest"
-import { makeTurns, type Turns } from "../../src/layers/Database/turns.js"
+import { type Lane, makeTurns, type Turns } from "../../src/layers/Database/turns.js"
 
 const run = <A, E>(effect: Effect.Effect<A, E>) => Effect.runPromise(effect)
 
 /** Somebody who has a turn until he is told to end. */
-const holder = (turns: Turns, modest = false) =>
+const holder = (turns: Turns, lane: Lane = "first") =>
   Effect.gen(function* () {
     const begun = yield* Deferred.make<void>()
     const end = yield* Deferred.make<void>()
     const use = () => Effect.zipRight(Deferred.succeed(begun, undefined), Deferred.await(end))
-    const fiber = yield* Effect.fork(turns.take(use, modest))
+    const fiber = yield* Effect.fork(turns.take(use, lane))
     return { begun, fiber, end: Effect.zipRight(Deferred.succeed(end, undefined), Fiber.join(fiber)) }
   })
 
@@ -79,23 +79,25 @@ describe("turns", () => {
       })
     ))
 
-  it("of the modest leave the last one to others", () =>
+  it.each<Lane>(["many", "patient"])("of the %s leave the last one to others", (lane) =>
     run(
       Effect.gen(function* () {
         const turns = makeTurns(2)
-        const modest = yield* holder(turns, true)
-        yield* Deferred.await(modest.begun)
-        const second = yield* holder(turns, true)
+        const one = yield* holder(turns, lane)
+        yield* Deferred.await(one.begun)
+        const second = yield* holder(turns, lane)
         yield* turnsOfOthers
         expect(yield* Deferred.isDone(second.begun)).toBe(false)
-        expect(yield* turns.take(() => Effect.succeed("a lease"))).toBe("a lease")
-        yield* modest.end
+        for (const other of ["first", lane === "many" ? "patient" : "many"] as const)
+          expect(yield* turns.take(() => Effect.succeed("a lease"), other)).toBe("a lease")
+        yield* one.end
         yield* Deferred.await(second.begun)
         yield* second.end
       })
-    ))
+    )
+  )
 
-  it("go to the modest and to others by turns, whoever has waited for longer; thousands may wait", () =>
+  it("go to the lanes by turns, whoever has waited for longer; thousands may wait", () =>
     run(
       Effect.gen(function* () {
         const turns = makeTurns(2)
@@ -103,24 +105,26 @@ describe("turns", () => {
         const second = yield* holder(turns)
         yield* Deferred.await(second.begun)
         const order: Array<string> = []
-        const waits = (name: string, modest: boolean) =>
-          Effect.fork(turns.take(() => Effect.sync(() => void order.push(name)), modest))
-        const modest = yield* Effect.forEach(Array.from({ length: 2_000 }), () => waits("modest", true))
+        const waits = (lane: Lane, count: number) =>
+          Effect.forEach(Array.from({ length: count }), () =>
+            Effect.fork(turns.take(() => Effect.sync(() => void order.push(lane)), lane))
+          )
+        const many = yield* waits("many", 2_000)
         yield* turnsOfOthers
-        const others = yield* Effect.forEach([1, 2], () => waits("other", false))
+        const others = [...(yield* waits("patient", 2)), ...(yield* waits("first", 2))]
         yield* turnsOfOthers
         yield* first.end
         yield* Fiber.joinAll(others)
         yield* second.end
-        yield* Fiber.joinAll(modest)
-        expect(order.slice(0, 4)).toEqual(["other", "modest", "other", "modest"])
-        expect(order).toHaveLength(2_002)
+        yield* Fiber.joinAll(many)
+        expect(order.slice(0, 6).sort()).toEqual(["first", "first", "many", "many", "patient", "patient"])
+        expect(order).toHaveLength(2_004)
         expect(turns.free()).toBe(true)
       })
     ))
 
-  it("of the modest are all there is where there is but one", () => {
-    expect(Effect.runSync(makeTurns(1).take(() => Effect.succeed(7), true))).toBe(7)
+  it("of any lane are all there is where there is but one", () => {
+    expect(Effect.runSync(makeTurns(1).take(() => Effect.succeed(7), "many"))).toBe(7)
   })
 
   it("are neither lost nor given twice, however interrupts and ends meet", () =>

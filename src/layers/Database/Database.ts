@@ -43,7 +43,9 @@ export interface Database {
   readonly afterTransaction: Effect.Effect<void>
 }
 
-export type Access = "read" | "write" | "enqueue"
+/** `waits`: a write of rows that a transaction of the application may have locked, which it waits for. */
+export type Access = "read" | "write" | "enqueue" | "waits"
+
 /** How verbs of one kind that share a transaction (SQLite) are done at once. */
 export interface Combined<A> {
   /** Equal for those that can be. */

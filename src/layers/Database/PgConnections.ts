@@ -10,7 +10,7 @@ import type { Row, Session, Statement } from "../engine.js"
 import { connecting, storeError } from "../storeError.js"
 import { atEnd } from "./atEnd.js"
 import { type Access, ended, opened, positional } from "./Database.js"
-import { makeTurns } from "./turns.js"
+import { type Lane, makeTurns } from "./turns.js"
 
 export interface PgSettings {
   /** Connections for everything but LISTEN: at least 2. */
@@ -65,6 +65,9 @@ const harmless: ReadonlySet<string> = new Set(["conflict", "busy", "constraint",
 /** A list of numbers as the server reads it: the driver would look through each for characters to be quoted. */
 const listed = (value: unknown): unknown =>
   Array.isArray(value) && value.every(Number.isSafeInteger) ? `{${value.join(",")}}` : value
+
+/** Leases come first: neither enqueues nor calls that wait for somebody's transaction ever have all connections. */
+const laneOf: Readonly<Record<Access, Lane>> = { read: "first", write: "first", enqueue: "many", waits: "patient" }
 
 class Slot {
   client: pg.Client | undefined
@@ -199,8 +202,7 @@ export const makePgConnections = (config: pg.ClientConfig, settings: PgSettings)
     }
 
     return {
-      // Enqueues never take the last connection: leases come first
-      use: (access, operation, use) => turns.take(() => withSlot(operation, use), access === "enqueue"),
+      use: (access, operation, use) => turns.take(() => withSlot(operation, use), laneOf[access]),
       close: Effect.async<void>((resume) => {
         closed = true
         const open = slots.flatMap((slot) => (slot.client === undefined ? [] : [slot.client]))

@@ -1,6 +1,6 @@
 /**
  * Turns at what only so many may use at once. A turn that is free is taken without an effect, which is nearly always;
- * who must wait comes in order, the modest and others by turns, and may be interrupted. Thousands may wait: each costs the same.
+ * who must wait comes in order, the lanes by turns, and may be interrupted. Thousands may wait: each costs the same.
  */
 import { Effect, Scope } from "effect"
 import { atEnd } from "./atEnd.js"
@@ -10,15 +10,20 @@ interface Waiter {
   wake: () => void
 }
 
+/**
+ * Those of the lanes `many` (which come in any number) and `patient` (which may wait for somebody while they have their turn)
+ * never have all turns: each lane leaves one to the others.
+ */
+export type Lane = "first" | "many" | "patient"
+
+const lanes: ReadonlyArray<Lane> = ["first", "many", "patient"]
+
 /** What gives back the interruptibility that there was. */
 export type Restore = <A, E, R>(self: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 
 export interface Turns {
-  /**
-   * Runs `use` in a turn, uninterruptibly; only the wait for it can be interrupted. `modest` ones never take the last
-   * turn from the others.
-   */
-  readonly take: <A, E>(use: () => Effect.Effect<A, E>, modest?: boolean) => Effect.Effect<A, E>
+  /** Runs `use` in a turn, uninterruptibly; only the wait for it can be interrupted. */
+  readonly take: <A, E>(use: () => Effect.Effect<A, E>, lane?: Lane) => Effect.Effect<A, E>
   /** Takes a turn that ends with the scope. */
   readonly hold: Effect.Effect<void, never, Scope.Scope>
   /** Whether a turn can be had without waiting. */
@@ -27,32 +32,35 @@ export interface Turns {
 
 export const makeTurns = (count: number): Turns => {
   let taken = 0
-  let takenByModest = 0
-  const waiting = { modest: new Set<Waiter>(), others: new Set<Waiter>() }
-  const mates = (modest: boolean) => (modest ? waiting.modest : waiting.others)
+  const takenBy: Record<Lane, number> = { first: 0, many: 0, patient: 0 }
+  const waiting: Record<Lane, Set<Waiter>> = { first: new Set(), many: new Set(), patient: new Set() }
+  const shared = Math.max(1, count - 1)
 
-  const may = (modest: boolean): boolean => taken < count && (!modest || takenByModest < Math.max(1, count - 1))
+  const may = (lane: Lane): boolean => taken < count && takenBy[lane] < (lane === "first" ? count : shared)
 
-  const grant = (modest: boolean) => {
+  const grant = (lane: Lane) => {
     taken++
-    if (modest) takenByModest++
+    takenBy[lane]++
   }
 
-  /** Whether the last turn that was waited for went to a modest one: then others come first, and the other way round. */
-  let last = true
-  const isNext = (modest: boolean): boolean => mates(modest).size > 0 && may(modest)
+  /** The lane whose turn it was last, among those that waited: the ones after it come next. */
+  let last = 0
 
-  const release = (modest: boolean) => {
+  const release = (lane: Lane) => {
     taken--
-    if (modest) takenByModest--
-    const next = isNext(!last) ? !last : last
-    const [first] = mates(next)
-    if (first === undefined || !may(next)) return
-    mates(next).delete(first)
-    last = next
-    first.granted = true
-    grant(next)
-    first.wake()
+    takenBy[lane]--
+    for (let step = 1; step <= lanes.length; step++) {
+      const index = (last + step) % lanes.length
+      const next = lanes[index] as Lane
+      const [first] = waiting[next]
+      if (first === undefined || !may(next)) continue
+      waiting[next].delete(first)
+      last = index
+      first.granted = true
+      grant(next)
+      first.wake()
+      return
+    }
   }
 
   const waited = (waiter: Waiter): Effect.Effect<void> =>
@@ -62,38 +70,34 @@ export const makeTurns = (count: number): Turns => {
     })
 
   /** Each turn that ends goes to who waits, so that nobody is waiting for one that is free. */
-  const enter = <A, E, R>(
-    restore: Restore,
-    modest: boolean,
-    then: () => Effect.Effect<A, E, R>
-  ): Effect.Effect<A, E, R> => {
-    if (may(modest)) {
-      grant(modest)
+  const enter = <A, E, R>(restore: Restore, lane: Lane, then: () => Effect.Effect<A, E, R>): Effect.Effect<A, E, R> => {
+    if (may(lane)) {
+      grant(lane)
       return then()
     }
     const waiter: Waiter = { granted: false, wake: () => undefined }
-    mates(modest).add(waiter)
+    waiting[lane].add(waiter)
     return Effect.matchCauseEffect(restore(waited(waiter)), {
       // A turn may have come with the interrupt
       onFailure: (cause) => {
-        if (waiter.granted) release(modest)
-        else mates(modest).delete(waiter)
+        if (waiter.granted) release(lane)
+        else waiting[lane].delete(waiter)
         return Effect.failCause(cause)
       },
       onSuccess: then
     })
   }
 
-  const within = <A, E>(modest: boolean, use: () => Effect.Effect<A, E>): Effect.Effect<A, E> =>
-    atEnd(Effect.suspend(use), () => release(modest))
+  const within = <A, E>(lane: Lane, use: () => Effect.Effect<A, E>): Effect.Effect<A, E> =>
+    atEnd(Effect.suspend(use), () => release(lane))
 
-  const end = Effect.sync(() => release(false))
+  const end = Effect.sync(() => release("first"))
 
   return {
-    take: (use, modest = false) =>
-      Effect.uninterruptibleMask((restore) => enter(restore, modest, () => within(modest, use))),
+    take: (use, lane = "first") =>
+      Effect.uninterruptibleMask((restore) => enter(restore, lane, () => within(lane, use))),
     hold: Effect.uninterruptibleMask((restore) =>
-      enter(restore, false, () => Effect.flatMap(Effect.scope, (scope) => Scope.addFinalizer(scope, end)))
+      enter(restore, "first", () => Effect.flatMap(Effect.scope, (scope) => Scope.addFinalizer(scope, end)))
     ),
     free: () => taken < count
   }

@@ -89,7 +89,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       const extent = needsTransaction(jobs) ? "transaction" : undefined
       if (jobs.every((job) => job.expiresAt === null))
         return db.joined(
-          "enqueue",
+          jobs.every(isPlain) ? "enqueue" : "waits",
           "enqueue",
           (session) => put(session, queue, jobs),
           extent,
@@ -104,7 +104,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
             late === undefined ? verbs.enqueue(session, queue, jobs) : Effect.succeed(late)
         )
       return Effect.flatMap(
-        db.joined("enqueue", "enqueue", checked, extent),
+        db.joined(jobs.every(isPlain) ? "enqueue" : "waits", "enqueue", checked, extent),
         (result): Effect.Effect<Placed, InvalidArgument> =>
           result instanceof InvalidArgument ? Effect.fail(result) : Effect.succeed({ receipts: result, handed: false })
       )
@@ -251,7 +251,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
       settlements.length === 0
         ? Effect.succeed([])
         : db
-            .joined("write", "settle", (session) =>
+            .joined(skipLocked ? "write" : "waits", "settle", (session) =>
               verbs.settle(session, queue, settlements, { skipLocked, lapsedOnly: false })
             )
             .pipe(

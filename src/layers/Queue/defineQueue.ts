@@ -68,9 +68,9 @@ export const makeDefineQueue = (db: Database, { define }: Pick<Verbs, "define">)
         const beside = Effect.flatMap(joins ? known : Effect.succeed(false), (done) =>
           done
             ? Effect.succeed(undefined)
-            : db.apart("write", "define", upsert, to === null ? undefined : "transaction")
+            : db.apart("waits", "define", upsert, to === null ? undefined : "transaction")
         )
-        const refused = yield* Effect.catchTags(inside ? db.joined("write", "define", upsert) : beside, {
+        const refused = yield* Effect.catchTags(inside ? db.joined("waits", "define", upsert) : beside, {
           // Said again by the next call outside of that transaction
           ForeignTransaction: () => Effect.succeed("later" as const),
           TransactionOpen: () => Effect.succeed("later" as const)

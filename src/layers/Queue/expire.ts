@@ -16,7 +16,7 @@ export const makeExpire = ({ announce, db, verbs }: Store) => {
 
   const one = (id: number) =>
     db
-      .apart("write", "sweep", (session) => verbs.sweep.expireJob(session, id))
+      .apart("waits", "sweep", (session) => verbs.sweep.expireJob(session, id))
       .pipe(
         Effect.flatMap(tell),
         Effect.catchIf(

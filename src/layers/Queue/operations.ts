@@ -21,7 +21,7 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
 
   const requeuePage = (queue: string, filter: DeadFilter, cursor: Cursor, request: Parameters<Service["requeue"]>[2]) =>
     db.joined(
-      "write",
+      "waits",
       "requeue",
       (session) =>
         Effect.gen(function* () {
@@ -74,7 +74,7 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
       let purged = 0
       for (;;) {
         const result = yield* db.joined(
-          "write",
+          "waits",
           "purge",
           (session) =>
             Effect.gen(function* () {
@@ -117,7 +117,7 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
       ids.length === 0
         ? Effect.succeed([])
         : db
-            .joined("write", "cancel", (session) => verbs.operate.cancel(session, queue, ids))
+            .joined("waits", "cancel", (session) => verbs.operate.cancel(session, queue, ids))
             .pipe(
               Effect.tap(({ keyed }) => (keyed ? advanceNow(queue) : Effect.void)),
               Effect.tap(({ outcomes }) =>
@@ -132,7 +132,7 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
       ids.length === 0
         ? Effect.succeed([])
         : Effect.tap(
-            db.joined("write", "change", (session) => verbs.operate.change(session, queue, ids, how)),
+            db.joined("waits", "change", (session) => verbs.operate.change(session, queue, ids, how)),
             (outcomes) => (outcomes.includes("changed") ? announce([queue]) : Effect.void)
           ),
     select: (queue, filter, { after: from, limit }) =>
@@ -145,7 +145,7 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
       Effect.gen(function* () {
         let cleared = 0
         for (;;) {
-          const count = yield* db.joined("write", "clear", (session) => verbs.operate.clear(session, queue, page))
+          const count = yield* db.joined("waits", "clear", (session) => verbs.operate.clear(session, queue, page))
           cleared += count
           if (count < page) break
         }
@@ -154,7 +154,7 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
       }),
     setPaused: (queue, paused) =>
       Effect.tap(
-        db.joined("write", "pause", (session) => verbs.operate.setPaused(session, queue, paused)),
+        db.joined("waits", "pause", (session) => verbs.operate.setPaused(session, queue, paused)),
         (changed) => (changed ? wakeTopics([queueTopic(queue), controlTopic(queue)]) : Effect.void)
       ),
     signals: (queue, ids) => db.apart("read", "signals", (session) => verbs.operate.signals(session, queue, ids)),

@@ -71,7 +71,7 @@ export const makeStore = (db: Database, options: SqlQueueOptions) =>
           if (!advanced.missed) return Effect.succeed(advanced)
           const careful: Verb<Advanced> = (session) =>
             Effect.zipRight(verbs.lanes.turn(session, queue), verbs.lanes.advance(session, queue, true))
-          return again(db.apart("write", "advance", careful, "transaction"))
+          return again(db.apart("waits", "advance", careful, "transaction"))
         }
       )
 

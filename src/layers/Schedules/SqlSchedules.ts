@@ -59,7 +59,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
     ) =>
       Effect.flatMap(
         db.joined(
-          "write",
+          "waits",
           operation,
           (session) =>
             Effect.flatMap(session.execute(statements.lock, { name }), ([row]) =>
@@ -74,7 +74,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
       Effect.gen(function* () {
         const recurrence = yield* parse(schedule.rule)
         const done = yield* db.joined(
-          "write",
+          "waits",
           "schedule_put",
           (session) =>
             Effect.tap(putRow(session, schedule, recurrence), (result) =>
@@ -140,13 +140,13 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
         Effect.flatMap(session.execute(statements.lockDue, { name }), ([row]) =>
           row === undefined ? Effect.succeed(undefined) : Effect.map(fire.fire(session, row), Either.merge)
         )
-      return db.apart("write", "schedule_fire", verb, "transaction").pipe(
+      return db.apart("waits", "schedule_fire", verb, "transaction").pipe(
         Effect.sandbox,
         Effect.catchAll((cause) => Effect.succeed(describe(Cause.squash(cause)))),
         Effect.flatMap((result) =>
           typeof result === "string"
             ? Effect.as(
-                db.apart("write", "schedule_fail", (session) =>
+                db.apart("waits", "schedule_fail", (session) =>
                   session.execute(statements.fail, { name, error: stored(result) })
                 ),
                 undefined
@@ -190,7 +190,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
       remove: (name) =>
         db
           .joined(
-            "write",
+            "waits",
             "schedule_remove",
             (session) => Effect.tap(session.execute(statements.remove, { name }), () => tell(session)),
             "transaction"
@@ -201,7 +201,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
           ),
       prune: (keep) =>
         Effect.map(
-          db.joined("write", "schedule_prune", (session) =>
+          db.joined("waits", "schedule_prune", (session) =>
             session.execute(statements.prune, { declared: 1, keep: JSON.stringify(keep) })
           ),
           (rows) => rows.map((row) => String(row.name))

@@ -160,7 +160,7 @@ const make = (db: Database, { notify }: SqlTransferOptions) =>
     const takeOver = makeTakeOver(db.names, makeWrites(db.names, notify))
     const take = (origin: string, records: ReadonlyArray<TransferRecord>, waiting: ReadonlySet<string>) =>
       db
-        .apart("write", "import", (session) => takeOver(session, origin, records, waiting), "transaction")
+        .apart("waits", "import", (session) => takeOver(session, origin, records, waiting), "transaction")
         .pipe(
           Effect.retry({
             schedule: conflictRetry,
