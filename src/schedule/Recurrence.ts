@@ -51,17 +51,22 @@ const macros: ReadonlyMap<string, string> = new Map([
   ["@annually", "0 0 1 1 *"]
 ])
 
-/** A list of ranges and steps of such values. */
-const listOf = (value: string): RegExp => new RegExp(`^(?:(?:${value})?(?:[,/-]|$))+$`, "i")
+/** A list of such values, ranges of them and steps; and of what else may stand there alone. */
+const listOf = (value: string, alone = value): RegExp => {
+  const item = `(?:(?:\\*|(?:${value})(?:-(?:${value}))?)(?:/\\d+)?|${alone})`
+  return new RegExp(`^${item}(?:,${item})*$`, "i")
+}
+
+const weekday = "\\d+|SUN|MON|TUE|WED|THU|FRI|SAT"
 
 /** What each field may be written with; the library would take more, some of it with a meaning that few expect. */
 const characters: ReadonlyArray<readonly [field: string, allowed: RegExp]> = [
-  ["second", /^[\d*,/-]+$/],
-  ["minute", /^[\d*,/-]+$/],
-  ["hour", /^[\d*,/-]+$/],
-  ["day of the month", /^[\d*,/L-]+$/i],
-  ["month", listOf("\\d+|\\*|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC")],
-  ["day of the week", listOf("(?:\\d+|\\*|SUN|MON|TUE|WED|THU|FRI|SAT)(?:#(?:\\d+|L)|L)?")]
+  ["second", listOf("\\d+")],
+  ["minute", listOf("\\d+")],
+  ["hour", listOf("\\d+")],
+  ["day of the month", listOf("\\d+", "L")],
+  ["month", listOf("\\d+|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC")],
+  ["day of the week", listOf(weekday, `(?:${weekday})(?:#(?:\\d+|L)|L)`)]
 ]
 
 /** The library counts days and months from 0, also in what it says. */

@@ -247,6 +247,15 @@ export const schedulesSuite: Suite = (engine, options) => {
         })
       )
 
+      it.effect("G106 without overlap, a job that has expired skips no boundary, though nobody has swept it", () =>
+        Effect.gen(function* () {
+          const schedule = every(freshQueue(), { overlap: "skip", expires: "10 seconds" })
+          yield* Schedules.put(schedule)
+          for (const _ of numbersTo(3)) yield* Effect.zipRight(nextMinute, fireDue)
+          expect(yield* info(schedule)).toMatchObject({ fired: 3, skipped: 0 })
+        })
+      )
+
       it.effect("G106 without overlap, a boundary is skipped while a job of the schedule is live, and no longer", () =>
         Effect.gen(function* () {
           const queue = freshQueue({ maxAttempts: 1 })

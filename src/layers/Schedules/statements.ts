@@ -119,7 +119,11 @@ export const scheduleStatements = (n: Names): ScheduleStatements => {
       `DELETE FROM ${n.schedules} WHERE declared = :declared AND NOT ${within("name", ":keep", "text")} RETURNING name`
     ),
     keepJobs: one("schedule_jobs", `UPDATE ${n.schedules} SET live_jobs = :liveJobs WHERE name = :name`),
-    liveJobs: one("schedule_live", `SELECT id FROM ${n.jobs} WHERE ${within("id", ":ids", "bigint")} ORDER BY id`),
+    // What has expired runs no more, swept or not
+    liveJobs: one(
+      "schedule_live",
+      `SELECT id FROM ${n.jobs} WHERE ${within("id", ":ids", "bigint")} AND (token IS NOT NULL OR expires_at IS NULL OR expires_at > ${n.now}) ORDER BY id`
+    ),
     nextIn: one(
       "schedule_next",
       `SELECT fire_at - ${n.now} AS next_in FROM ${n.schedules} WHERE fire_at IS NOT NULL ORDER BY fire_at LIMIT 1`
