@@ -26,7 +26,8 @@ const shadow = (name: string) => (url: string) =>
   END $$;
   ALTER DATABASE "${new URL(url).pathname.slice(1)}" SET search_path = slow, pg_catalog, public`
 
-const options: Pg.Options = { sweeper: false, scheduler: false, listen: false }
+// Three connections: two calls may wait for locks at once
+const options: Pg.Options = { connections: 3, sweeper: false, scheduler: false, listen: false }
 
 const waits = (client: pg.Client) => async () => {
   const { rows } = await client.query(lockWaits)
