@@ -50,6 +50,21 @@ const anotherProcess = (engine: EngineUnderTest, options: Parameters<EngineUnder
 
 export const schedulesSuite: Suite = (engine, options) => {
   const table = engine.table("schedules")
+
+  /** While somebody's job is in this queue, nothing can be enqueued there; answers what ends that. */
+  const shut = (queue: AnyQueue) =>
+    Effect.gen(function* () {
+      const sql = yield* SqlClient.SqlClient
+      const jobs = engine.table("jobs")
+      const index = `one_of_${queue.name.replace("-", "_")}`
+      yield* sql.unsafe(`CREATE UNIQUE INDEX ${index} ON ${jobs} (queue) WHERE queue = '${queue.name}'`)
+      yield* queue.enqueue("in the way")
+      return sql.unsafe(`DROP INDEX ${jobs.replace(/"jobs"|"_alkstore_jobs"/, "")}${index}`)
+    })
+
+  /** The boundaries of what came behind it. */
+  const behind = (queue: AnyQueue) => Effect.map(boundaries(queue), (found) => found.slice(1))
+
   const byHand = { virtual: true, silent: options.silent, ...scheduler }
 
   describe("schedules", () => {
@@ -200,6 +215,79 @@ export const schedulesSuite: Suite = (engine, options) => {
           yield* fireDue
           expect((yield* boundaries(queue)).at(-1)).toBe(next)
         })
+      )
+
+      it.effect(
+        "G103 what could not be fired for longer than a scheduler may be late is owed, whatever is caught up",
+        () =>
+          Effect.forEach(["skip", "latest", "all"] as const, (catchUp) =>
+            Effect.gen(function* () {
+              const queue = freshQueue()
+              const schedule = every(queue, { catchUp })
+              yield* Schedules.put(schedule)
+              const open = yield* shut(queue)
+              const minute = yield* nextMinute
+              for (const _ of numbersTo(7)) yield* Effect.zipRight(fireDue, TestClock.adjust("5 seconds"))
+              yield* open
+              yield* TestClock.adjust("10 seconds")
+              yield* fireDue
+              expect(yield* behind(queue)).toEqual([minute])
+              expect(yield* info(schedule)).toMatchObject({ fired: 1, lastError: undefined })
+            })
+          )
+      )
+
+      it.effect(
+        "G104 resumed, it fires what was due before its pause and could not be fired, and nothing of the pause",
+        () =>
+          Effect.forEach(["skip", "latest", "all"] as const, (catchUp) =>
+            Effect.gen(function* () {
+              const queue = freshQueue()
+              const schedule = every(queue, { catchUp })
+              yield* Schedules.put(schedule)
+              const open = yield* shut(queue)
+              const minute = yield* nextMinute
+              yield* fireDue
+              yield* Schedules.pause(schedule.name)
+              yield* minutesLater(10)
+              yield* open
+              yield* fireDue
+              expect(yield* behind(queue)).toEqual([])
+              yield* Schedules.resume(schedule.name)
+              yield* fireDue
+              expect(yield* behind(queue)).toEqual([minute])
+              const next = yield* nextMinute
+              yield* fireDue
+              expect(yield* behind(queue)).toEqual([minute, next])
+            })
+          )
+      )
+
+      it.effect(
+        "G104 resumed when it still cannot be fired, it owes that boundary, if none of the pause came after it",
+        () =>
+          Effect.gen(function* () {
+            const queue = freshQueue()
+            const schedule = every(queue)
+            yield* Schedules.put(schedule)
+            const open = yield* shut(queue)
+            const minute = yield* nextMinute
+            yield* fireDue
+            for (const _ of numbersTo(2)) {
+              yield* Schedules.pause(schedule.name)
+              yield* TestClock.adjust("10 seconds")
+              yield* Schedules.resume(schedule.name)
+              yield* fireDue
+            }
+            expect(yield* info(schedule)).toMatchObject({ fired: 0, nextAt: new Date(minute) })
+            yield* Schedules.pause(schedule.name)
+            yield* minutesLater(3)
+            yield* Schedules.resume(schedule.name)
+            yield* open
+            const next = yield* nextMinute
+            yield* fireDue
+            expect(yield* behind(queue)).toEqual([next])
+          })
       )
 
       it.effect("G104 a rule that comes back after a pause owes nothing of it, whenever the rule was changed", () =>
@@ -376,16 +464,10 @@ export const schedulesSuite: Suite = (engine, options) => {
         "G108 a boundary that could not be fired for a while is fired before a change, once it can be: %s",
         ([, change]) =>
           Effect.gen(function* () {
-            const sql = yield* SqlClient.SqlClient
             const queue = freshQueue()
             const schedule = every(queue)
-            const index = `one_of_${queue.name.replace("-", "_")}`
-            const drop = `DROP INDEX ${engine.table("jobs").replace(/"jobs"|"_alkstore_jobs"/, "")}${index}`
             yield* Schedules.put(schedule)
-            yield* sql.unsafe(
-              `CREATE UNIQUE INDEX ${index} ON ${engine.table("jobs")} (queue) WHERE queue = '${queue.name}'`
-            )
-            yield* queue.enqueue("in the way")
+            const open = yield* shut(queue)
             const minute = yield* nextMinute
             yield* fireDue
             expect(yield* info(schedule)).toMatchObject({ fired: 0, lastError: { failures: 1 } })
@@ -397,7 +479,7 @@ export const schedulesSuite: Suite = (engine, options) => {
             yield* TestClock.adjust("2 seconds")
             yield* fireDue
             expect(yield* info(schedule)).toMatchObject({ fired: 0, lastError: { failures: 1 } })
-            yield* sql.unsafe(drop)
+            yield* open
             yield* change(schedule, queue)
             const fired = (yield* liveRows(queue)).slice(1)
             expect(fired).toMatchObject([{ payload: '"go"', priority: 1 }])
@@ -469,6 +551,33 @@ export const schedulesSuite: Suite = (engine, options) => {
           expect(new Set(found).size).toBe(found.length)
           for (const boundary of found) expect(boundary % 2_000 === 0 || boundary % 3_000 === 0).toBe(true)
         })
+      )
+
+      it.effect.each(["skip", "latest", "all"] as const)(
+        "G108 though each boundary falls into the other's time, with catchUp %s",
+        (catchUp) =>
+          Effect.gen(function* () {
+            const queue = freshQueue()
+            const name = freshName("schedule")
+            const start = yield* nextMinute
+            // The one is in force for 20 s, in which a boundary of the other passes
+            const versions = [25, 5].map((second) =>
+              Schedules.make(name, {
+                every: "40 seconds",
+                anchor: new Date(start + second * 1_000),
+                queue,
+                payload: second,
+                catchUp
+              })
+            )
+            for (const step of numbersTo(20)) {
+              yield* Schedules.put(versions[step % 2] as Schedules.Definition)
+              yield* fireDue
+              yield* TestClock.adjust("20 seconds")
+              yield* fireDue
+            }
+            expect(yield* boundaries(queue)).toEqual(numbersTo(18).map((step) => start + 25_000 + step * 20_000))
+          })
       )
 
       it.effect("G109 no boundary comes twice, even when the clock steps back", () =>

@@ -11,7 +11,7 @@ import type { Database, Verb } from "../Database/Database.js"
 import type { Row, Session } from "../engine.js"
 import { int, intOrNull } from "../Queue/statements/rows.js"
 import { makeAnnounce } from "../Wake/announce.js"
-import { nextAfter, resumedRule, ruleOf } from "./decide.js"
+import { afterPause, nextAfter, resumedRule, ruleOf } from "./decide.js"
 import { type Fired, makeFire } from "./fire.js"
 import { fireOwed, makePut } from "./put.js"
 import { scheduleInfo } from "./rows.js"
@@ -24,6 +24,9 @@ export interface SqlSchedulesOptions {
 
 /** How many due schedules are listed at once. */
 const page = 100
+
+/** How long a schedule that is fired waits for a lock, as PostgreSQL reads it. */
+const patience = "200ms"
 
 const notFound = (schedule: string) =>
   new ScheduleNotFound({ schedule, message: `there is no schedule ${JSON.stringify(schedule)}; nothing was changed` })
@@ -107,16 +110,21 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
     const resume: Service["resume"] = (name) =>
       changing("schedule_resume", name, (session, row) =>
         Effect.gen(function* () {
-          if (row.paused_at === null) return
+          if (row.paused_at === null) return undefined
+          const owed = yield* fireOwed(statements, fire, session, row)
           // One that this version cannot read is looked at at once, which says so in its error
           const nextAt = Either.match(restore(ruleOf(row)), {
             onLeft: () => int(row.now),
-            onRight: (recurrence) => nextAfter(recurrence, int(row.now), intOrNull(row.last_at))
+            onRight: (recurrence) =>
+              owed === undefined
+                ? afterPause(recurrence, row, intOrNull(row.last_at))
+                : nextAfter(recurrence, int(row.now), owed.lastAt)
           })
           yield* session.execute(statements.resume, { name, nextAt, previousRule: resumedRule(row) })
           yield* tell(session)
+          return owed
         })
-      ).pipe(Effect.zipRight(told()))
+      ).pipe(Effect.flatMap((owed) => told(owed?.queue)))
 
     const trigger: Service["trigger"] = (name) =>
       changing("schedule_trigger", name, (session, row) =>
@@ -134,11 +142,17 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
         )
       )
 
+    /** Others are due as well: one that waits for what an open transaction has locked is tried again later. */
+    const hurry = (session: Session) =>
+      db.names.engine === "postgres" ? session.execute(statements.hurry, { patience }) : Effect.void
+
     /** `undefined` when it is not due any more, or somebody has it locked. */
     const fireOne = (name: string): Effect.Effect<Fired | undefined, TransactionOpen | StoreError> => {
       const verb: Verb<Fired | string | undefined> = (session) =>
         Effect.flatMap(session.execute(statements.lockDue, { name }), ([row]) =>
-          row === undefined ? Effect.succeed(undefined) : Effect.map(fire.fire(session, row), Either.merge)
+          row === undefined
+            ? Effect.succeed(undefined)
+            : Effect.zipRight(hurry(session), Effect.map(fire.fire(session, row), Either.merge))
         )
       return db.apart("waits", "schedule_fire", verb, "transaction").pipe(
         Effect.sandbox,

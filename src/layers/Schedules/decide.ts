@@ -13,7 +13,10 @@ import { int, intOrNull, textOrNull } from "../Queue/statements/rows.js"
 /** How many missed boundaries `all` makes up for. */
 const mostBoundaries = 100
 
-/** How late a boundary may be fired under `skip`: a scheduler that took over from another is a moment late. */
+/**
+ * How late a scheduler may come to a boundary under `skip`: one that took over from another is a moment late. What could not be fired
+ * when one came is owed, however long that goes on.
+ */
 const lateMillis = 10_000
 
 /** A schedule with no boundary left is due when no instant is. */
@@ -37,6 +40,15 @@ export const ruleOf = (row: Row): StoredRule => ({
 /** The first boundary after now that has not been fired yet: the clock may have stepped back. */
 export const nextAfter = (recurrence: Recurrence, now: number, lastAt: number | null): number =>
   recurrence.next(Math.max(now, lastAt ?? now)) ?? never
+
+/** The next boundary once a pause has ended: one from before it that cannot be fired still is owed, where no other is. */
+export const afterPause = (recurrence: Recurrence, row: Row, lastAt: number | null): number => {
+  const [now, owed] = [int(row.now), int(row.next_at)]
+  const from = Math.max(owed, (lastAt ?? owed - 1) + 1)
+  return owed <= int(row.paused_at) && between(recurrence, from, now, 2).length === 1
+    ? owed
+    : nextAfter(recurrence, now, lastAt)
+}
 
 /** A rule that another has replaced, and when. */
 export const replacedRule = (rule: StoredRule, until: number): string => JSON.stringify({ ...rule, until })
@@ -83,8 +95,10 @@ export const decide = (row: Row): Either.Either<Decision, string> =>
     const from = before === null ? owed : Math.max(owed, before + 1)
     const come = between(recurrence, from, now, catchUp === "all" ? mostBoundaries : 1)
     const lastAt = come.at(-1) ?? before
+    // `fire_at` is when it was to be looked at: the boundary, or its next attempt
+    const inTime = now - (intOrNull(row.fire_at) ?? now) <= lateMillis
     return {
-      boundaries: catchUp === "skip" ? come.filter((boundary) => now - boundary <= lateMillis) : come,
+      boundaries: catchUp === "skip" && !inTime ? come.filter((boundary) => now - boundary <= lateMillis) : come,
       lastAt,
       nextAt: nextAfter(recurrence, now, lastAt)
     }

@@ -22,7 +22,7 @@ export interface Put {
 
 /**
  * Fires what is owed by a row before it is changed. What keeps one from it that has failed before may be over by now; if it is not,
- * the change stands: it must be able to mend it.
+ * the change stands: it must be able to mend it. What is paused owes what was due when it was paused.
  */
 export const fireOwed = (
   statements: ScheduleStatements,
@@ -30,8 +30,9 @@ export const fireOwed = (
   session: Session,
   row: Row
 ): Effect.Effect<Fired | undefined, StoreError> => {
-  if (row.paused_at !== null || int(row.next_at) > int(row.now)) return Effect.succeed(undefined)
-  const fired = Effect.map(fire.fire(session, row), Either.getOrUndefined)
+  if (int(row.next_at) > int(row.paused_at ?? row.now)) return Effect.succeed(undefined)
+  const then = row.paused_at === null ? row : { ...row, now: row.paused_at }
+  const fired = Effect.map(fire.fire(session, then), Either.getOrUndefined)
   if (int(row.failures) === 0) return fired
   const release = session.execute(statements.release, {})
   return Effect.zipRight(

@@ -12,6 +12,7 @@ interface Differences {
   /** Whether a value is in a list, given as one parameter. */
   readonly within: (value: string, parameter: string, type: string) => string
   readonly least: string
+  readonly most: string
   /** A parameter that may be null. */
   readonly big: (parameter: string) => string
 }
@@ -23,6 +24,7 @@ const differences: PerEngine<Differences> = {
     within: (value, parameter, type) =>
       `${value} IN (SELECT v::${type} FROM json_array_elements_text(${parameter}::json) AS e (v))`,
     least: "least",
+    most: "greatest",
     big: (parameter) => `${parameter}::bigint`
   },
   sqlite: {
@@ -30,6 +32,7 @@ const differences: PerEngine<Differences> = {
     lockFree: "",
     within: (value, parameter) => `${value} IN (SELECT value FROM json_each(${parameter}))`,
     least: "min",
+    most: "max",
     big: (parameter) => parameter
   }
 }
@@ -59,6 +62,8 @@ export interface ScheduleStatements {
   readonly nextIn: Statement
   readonly due: Statement
   readonly notify: Statement
+  /** PostgreSQL: how long what follows in its transaction waits for a lock. */
+  readonly hurry: Statement
   /** Around what may fail without the rest of its transaction. */
   readonly savepoint: Statement
   readonly rollback: Statement
@@ -67,7 +72,7 @@ export interface ScheduleStatements {
 
 /** Everything but the row locks is the same on both engines. */
 export const scheduleStatements = (n: Names): ScheduleStatements => {
-  const { big, least, lock, lockFree, within } = differences[n.engine]
+  const { big, least, lock, lockFree, most, within } = differences[n.engine]
   const one = (name: string, text: string) => statement(n, name, text)
   const row = `SELECT s.*, ${n.now} AS now FROM ${n.schedules} s`
   return {
@@ -86,7 +91,7 @@ export const scheduleStatements = (n: Names): ScheduleStatements => {
     change: one(
       "schedule_change",
       `UPDATE ${n.schedules} SET ${given.map((column) => `${column} = ${parameterOf(column)}`).join(", ")},
-        declared = :declared, previous_rule = :previousRule, next_at = :nextAt, fire_at = CASE WHEN paused_at IS NULL THEN ${big(":nextAt")} END,
+        declared = :declared, previous_rule = :previousRule, next_at = :nextAt, fire_at = CASE WHEN paused_at IS NULL THEN ${most}(${big(":nextAt")}, ${n.now}) END,
         failures = 0, last_error = NULL, last_error_at = NULL, updated_at = ${n.now}
       WHERE name = :name`
     ),
@@ -111,7 +116,7 @@ export const scheduleStatements = (n: Names): ScheduleStatements => {
     ),
     resume: one(
       "schedule_resume",
-      `UPDATE ${n.schedules} SET paused_at = NULL, previous_rule = :previousRule, next_at = :nextAt, fire_at = :nextAt, updated_at = ${n.now} WHERE name = :name`
+      `UPDATE ${n.schedules} SET paused_at = NULL, previous_rule = :previousRule, next_at = :nextAt, fire_at = ${most}(${big(":nextAt")}, ${n.now}), updated_at = ${n.now} WHERE name = :name`
     ),
     remove: one("schedule_remove", `DELETE FROM ${n.schedules} WHERE name = :name RETURNING name`),
     prune: one(
@@ -133,6 +138,7 @@ export const scheduleStatements = (n: Names): ScheduleStatements => {
       `SELECT name FROM ${n.schedules} WHERE fire_at <= ${n.now} ORDER BY fire_at, name LIMIT :limit`
     ),
     notify: one("schedule_notify", "SELECT pg_notify(:channel, :topic)"),
+    hurry: one("schedule_hurry", "SELECT set_config('lock_timeout', :patience, true)"),
     savepoint: one("schedule_savepoint", "SAVEPOINT alkstore_owed"),
     rollback: one("schedule_rollback", "ROLLBACK TO SAVEPOINT alkstore_owed"),
     release: one("schedule_release", "RELEASE SAVEPOINT alkstore_owed")
