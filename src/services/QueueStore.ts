@@ -235,6 +235,8 @@ export interface Service extends Operations {
   readonly renew: (
     renewals: ReadonlyArray<Renewal>
   ) => Effect.Effect<ReadonlyArray<RenewOutcome>, TransactionOpen | StoreError>
+  /** The same as a part of the transaction that the caller is in. */
+  readonly renewWithin: (renewals: ReadonlyArray<Renewal>) => Effect.Effect<ReadonlyArray<RenewOutcome>, Refused>
   /**
    * Expires what has expired, gives back or dead-letters what has a lapsed lease, and deletes what has been retained
    * long enough, of one queue or of all, in pages, until none is left. Safe to run anywhere, at any time, by several at once. Never part of a transaction.

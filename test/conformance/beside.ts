@@ -161,6 +161,19 @@ export const besideSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("a change of all in it leaves the leased ones to their holders: renewed and settled (G156, G188)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        yield* queue.enqueueMany(["a", "b"])
+        for (const change of [queue.setPriority({ all: true }, 3), queue.runNow({ all: true })]) {
+          const job = yield* claimOne(queue)
+          const inside = Effect.map(change, (done) => expect(done.leased).toBe(1))
+          yield* whileOpen(inside, Effect.zipRight(job.heartbeat({ half: true }), job.ack))
+        }
+        expect(yield* liveRows(queue)).toEqual([])
+      })
+    )
+
     it.effect("claims and sweeps pass by the jobs that it has locked, a clear too (G21, G188)", () =>
       Effect.gen(function* () {
         const sql = yield* SqlClient.SqlClient

@@ -99,6 +99,19 @@ export const workerTransactionalSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("keeps what was said of its progress last in the completed job (G36, G120)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue({ retainCompleted: "1 hour" })
+        const { of } = yield* observe(queue, {
+          ...transactional,
+          handler: (job) => Effect.forEach([1, 2, 3], (done) => job.heartbeat({ done }))
+        })
+        yield* queue.enqueue(1)
+        yield* passing("acked", () => of("Acked").length === 1)
+        expect(yield* queue.completed()).toMatchObject([{ progress: '{"done":3}' }])
+      })
+    )
+
     const endings: ReadonlyArray<readonly [string, Effect.Effect<unknown, unknown>, unknown]> = [
       ["a failure", Effect.fail("no"), { state: "delayed", attempt: 1, failures: 1 }],
       ["a defect", Effect.die("no"), { state: "delayed", attempt: 1, failures: 1 }],

@@ -275,6 +275,7 @@ const make = (db: Database, options: SqlQueueOptions) =>
         renewals.length === 0
           ? Effect.succeed([])
           : db.apart("write", "renew", (session) => verbs.renew(session, renewals)),
+      renewWithin: (renewals) => db.joined("write", "renew", (session) => verbs.renew(session, renewals)),
       sweepExpired: makeSweep(store),
       ...makeOperations(store),
       list: (queue, { after, limit }) =>

@@ -81,6 +81,23 @@ const ordered = (world: World) =>
     return { queue, rows }
   })
 
+const renewing =
+  <E>(
+    how: (service: Queue.Service) => (renewals: Parameters<Queue.Service["renew"]>[0]) => Effect.Effect<unknown, E>
+  ) =>
+  ({ name }: World) =>
+    Effect.gen(function* () {
+      const service = yield* store
+      const rows = yield* claimed(name("queue"), job("a"), job("b"))
+      const renewals = rows.map(({ id, token }, index) => ({
+        id,
+        token,
+        visibilityMillis: 60_000,
+        progress: index === 0 ? '"half"' : undefined
+      }))
+      return how(service)(renewals)
+    })
+
 export const queueCases: Omit<CasesOf<Queue.Service>, keyof Operations> = {
   define: [
     {
@@ -234,25 +251,8 @@ export const queueCases: Omit<CasesOf<Queue.Service>, keyof Operations> = {
       later: sweepLater
     }
   ],
-  renew: [
-    {
-      name: "two leases, one with progress",
-      alone: true,
-      prepare: ({ name }) =>
-        Effect.gen(function* () {
-          const service = yield* store
-          const rows = yield* claimed(name("queue"), job("a"), job("b"))
-          return service.renew(
-            rows.map(({ id, token }, index) => ({
-              id,
-              token,
-              visibilityMillis: 60_000,
-              progress: index === 0 ? '"half"' : undefined
-            }))
-          )
-        })
-    }
-  ],
+  renew: [{ name: "two leases, one with progress", alone: true, prepare: renewing((service) => service.renew) }],
+  renewWithin: [{ name: "two leases, one with progress", prepare: renewing((service) => service.renewWithin) }],
   sweepExpired: [
     {
       name: "what has expired, lapsed and been retained, and keys that wait",

@@ -96,14 +96,14 @@ const reads = (n: Names, notify: boolean): Pick<Operate, "signals" | "setPaused"
   }
 }
 
-const answers = <A>(ids: ReadonlyArray<number>, rows: ReadonlyArray<Row>, of: (row: Row) => A, missing: A) => {
-  const byId = new Map(rows.map((row) => [int(row.id), of(row)]))
-  return ids.map((id) => byId.get(id) ?? missing)
+const outcomesOf = (ids: ReadonlyArray<number>, rows: ReadonlyArray<Row>): ReadonlyArray<CancelOutcome> => {
+  const byId = new Map(rows.map((row) => [int(row.id), row.outcome as CancelOutcome]))
+  return ids.map((id) => byId.get(id) ?? "tooLate")
 }
 
 const postgres = (n: Names, notify: boolean): Operate => {
   const held = `held AS MATERIALIZED (
-      SELECT id, token, ${spent(n)} AS spent FROM ${n.jobs} WHERE id = ANY (:ids::bigint[]) AND queue = :queue ORDER BY id FOR UPDATE
+      SELECT id, token FROM ${n.jobs} WHERE id = ANY (:ids::bigint[]) AND queue = :queue ORDER BY id FOR UPDATE
     )`
   const cancel = statement(
     n,
@@ -119,13 +119,21 @@ const postgres = (n: Names, notify: boolean): Operate => {
     SELECT id, 'cancelled' AS outcome, ${leaveFacts(notify, "cancelled")} FROM gone
     UNION ALL SELECT id, 'requested', false${notify ? ", (SELECT count(*) FROM note)" : ""} FROM asked`
   )
+  // A lock would keep the renewals of the others out until its transaction ends
   const change = statement(
     n,
     "change",
-    `WITH ${held}, changed AS (
-      UPDATE ${n.jobs} SET ${changed(n)} WHERE id = ANY (ARRAY(SELECT id FROM held WHERE token IS NULL AND NOT spent)) RETURNING id
+    `WITH waiting AS MATERIALIZED (
+      SELECT id FROM ${n.jobs} WHERE id = ANY (:ids::bigint[]) AND queue = :queue AND token IS NULL AND NOT ${spent(n)} ORDER BY id FOR UPDATE
+    ), changed AS (
+      UPDATE ${n.jobs} SET ${changed(n)} WHERE id = ANY (ARRAY(SELECT id FROM waiting)) RETURNING id
     )${notify ? notice("changed", ":queue") : ""}
-    SELECT id, token IS NOT NULL AS leased${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM held WHERE NOT spent`
+    SELECT id${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM changed`
+  )
+  const left = statement(
+    n,
+    "change_left",
+    `SELECT id FROM ${n.jobs} WHERE id = ANY (:ids::bigint[]) AND queue = :queue AND NOT ${spent(n)}`
   )
   const clear = statement(
     n,
@@ -145,13 +153,18 @@ const postgres = (n: Names, notify: boolean): Operate => {
     ...reads(n, notify),
     cancel: (session, queue, ids) =>
       Effect.map(session.execute(cancel, { queue, ids, channel: n.channel, control: controlTopic(queue) }), (rows) => ({
-        outcomes: answers(ids, rows, (row) => row.outcome as CancelOutcome, "tooLate"),
+        outcomes: outcomesOf(ids, rows),
         keyed: rows.some((row) => row.keyed === true)
       })),
     change: (session, queue, ids, how) =>
-      Effect.map(session.execute(change, { queue, ids, channel: n.channel, ...wanted(how) }), (rows) =>
-        answers<ChangeOutcome>(ids, rows, (row) => (row.leased === true ? "leased" : "changed"), "tooLate")
-      ),
+      Effect.gen(function* () {
+        const rows = yield* session.execute(change, { queue, ids, channel: n.channel, ...wanted(how) })
+        const done = new Set(rows.map(({ id }) => int(id)))
+        const others = ids.filter((id) => !done.has(id))
+        const live = others.length === 0 ? [] : yield* session.execute(left, { queue, ids: others })
+        const leased = new Set(live.map(({ id }) => int(id)))
+        return ids.map((id) => (done.has(id) ? "changed" : leased.has(id) ? "leased" : "tooLate"))
+      }),
     clear: (session, queue, limit) =>
       Effect.map(session.execute(clear, { queue, limit, channel: n.channel }), (rows) => rows.length)
   }
