@@ -100,8 +100,16 @@ const step = (target: number) =>
     return true
   })
 
+/** When a sweep would find something to do about a job. */
+const endOf = ({ deadline, expiresAt, state }: LiveRow): ReadonlyArray<number> =>
+  [state === "leased" ? deadline : expiresAt].filter((at) => at !== null)
+
+/** Of how many of its jobs a drain looks ahead; those behind them have their turn when they are gone. */
+const drained = 100
+
 /**
- * Lets time pass until the queue has no live job, at most for so long (default: 30 days). Fails when some are left.
+ * Lets time pass until the queue has no live job, at most for so long (default: 30 days). What expires meanwhile, or whose lease
+ * ends, is swept, whether a worker runs or not. Fails when some are left.
  *
  * @since 0.1.0
  * @category time
@@ -117,17 +125,27 @@ export const drain = <A, I>(
       yield* settle
       // A handler that waits for time inside a transaction has the one connection
       const busy = yield* service.holdsWriteLock
-      const left = busy ? [] : yield* service.list(queue.name, { limit: 1, after: 0 })
+      const left = busy ? [] : yield* service.list(queue.name, { limit: drained, after: 0 })
       if (!busy && left.length === 0) return
-      if (!(yield* step(target))) {
-        const what = busy
-          ? "a transaction is open, and waits for something else than time"
-          : `job ${left[0]?.id} among them; is a worker running?`
-        return yield* new InvalidArgument({
-          argument: "within",
-          message: `queue ${queue.name} still has live jobs: ${what}`
-        })
+      const now = yield* EffectClock.currentTimeMillis
+      const ends = left.flatMap(endOf)
+      if (ends.some((at) => at <= now)) {
+        const { crashed, expired, recovered } = yield* service.sweepExpired(queue.name)
+        if (crashed + expired + recovered > 0) continue
       }
+      const next = Math.min(...ends.filter((at) => at > now && at <= target))
+      if (yield* step(Math.min(target, next))) continue
+      if (next <= target) {
+        yield* TestClock.setTime(next)
+        continue
+      }
+      const what = busy
+        ? "a transaction is open, and waits for something else than time"
+        : `job ${left[0]?.id} among them; is a worker running?`
+      return yield* new InvalidArgument({
+        argument: "within",
+        message: `queue ${queue.name} still has live jobs: ${what}`
+      })
     }
   })
 

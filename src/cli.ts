@@ -15,6 +15,7 @@ import { latest } from "./layers/Queue/migrations/migrate.js"
 import { storeError } from "./layers/storeError.js"
 import { InvalidArgument, QueuesInUse, SchemaMismatch } from "./services/Errors.js"
 import * as Transfer from "./services/Transfer.js"
+import { isCutShort } from "./services/TransferRecord.js"
 
 const help = `
 One of --url, --file or DATABASE_URL says which database. The password of a url is never printed.
@@ -143,6 +144,7 @@ const problem = (cause: Cause.Cause<unknown>): { readonly code: number; readonly
   const error = failure.value
   if (error instanceof SchemaMismatch || error instanceof QueuesInUse || error instanceof Unwritten)
     return { code: 1, message: error.message }
+  if (error instanceof InvalidArgument && isCutShort(error)) return { code: 1, message: error.message }
   if (error instanceof InvalidArgument) return { code: 2, message: error.message }
   return { code: 3, message: storeError("connect", error).message }
 }

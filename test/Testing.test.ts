@@ -142,6 +142,37 @@ describe("alkstore/Testing", () => {
       })
     )
 
+    it.effect("a drain sweeps what expires and whose lease ends, without a worker too (G66)", () =>
+      Effect.gen(function* () {
+        const queue = Queue.make("unattended-expiry", { payload: Schema.String, maxAttempts: 1 })
+        const start = yield* Clock.currentTimeMillis
+        yield* queue.enqueueMany(["a", "b"], { expires: "1 hour" })
+        yield* queue.enqueue("held", { priority: 1 })
+        expect(yield* queue.claim({ visibilityTimeout: "10 minutes" })).toMatchObject([{ payload: "held" }])
+        yield* Testing.drain(queue)
+        expect((yield* Clock.currentTimeMillis) - start).toBe(3_600_000)
+        const letters = yield* Testing.deadLetters(queue)
+        expect(letters.map(({ diedAt, reason }) => [reason, diedAt - start])).toEqual([
+          ["expired", 3_600_000],
+          ["expired", 3_600_000],
+          ["crashed", 600_000]
+        ])
+      })
+    )
+
+    it.effect("a drain of what a paused queue holds ends with its expiry (G66)", () =>
+      Effect.gen(function* () {
+        const queue = make("paused-expiry")
+        yield* Worker.fork(queue, { handler: () => Effect.void })
+        yield* queue.pause
+        const start = yield* Clock.currentTimeMillis
+        yield* queue.enqueue("a", { expires: "1 day" })
+        yield* Testing.drain(queue)
+        expect((yield* Clock.currentTimeMillis) - start).toBe(86_400_000)
+        expect(yield* Testing.deadLetters(queue)).toMatchObject([{ reason: "expired" }])
+      })
+    )
+
     it.effect("drain says so when jobs are left and nothing moves any more", () =>
       Effect.gen(function* () {
         const queue = make("unattended")

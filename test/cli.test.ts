@@ -180,6 +180,15 @@ describe("alkstore export and import", () => {
     expect(cut).toMatchObject({ code: 1 })
     expect(cut.out).toContain("jobs: 2 imported, 0 there already, 0 refused")
     expect(cut.err).toContain("cut short")
+    // Within a line: what came before it is imported all the same
+    const within = await alkstore(
+      ["import", "--url", url],
+      {},
+      `${lines.slice(0, 4).join("\n")}\n${lines[4]?.slice(0, 20)}`
+    )
+    expect(within).toMatchObject({ code: 1, out: "" })
+    expect(within.err).toContain("line 5 is not an object in JSON: it was cut short")
+    expect((await alkstore(["import", "--url", url], {}, `${lines[0]}\nhello\n`)).code).toBe(2)
     const whole = await alkstore(["import", "--url", withPassword(url)], {}, dump.out)
     expect(whole).toMatchObject({ code: 0, err: "" })
     expect(whole.out).toContain("jobs: 1 imported, 2 there already, 0 refused")

@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Effect, Either, ParseResult, Schema, Stream } from "effect"
+import { Effect, Either, Option, ParseResult, Schema, Stream } from "effect"
 import { InvalidArgument } from "./Errors.js"
 import { checkKey, checkQueueName, maxInstant } from "./input.js"
 import { parseJson } from "./json.js"
@@ -242,6 +242,11 @@ const refuse = (where: string, why: string) =>
     message: `records: ${where} ${why}. What came before it has been imported; import the whole again`
   })
 
+const cut = new WeakSet<InvalidArgument>()
+
+/** Whether these were records as far as they went: the last line has no end. */
+export const isCutShort = (error: InvalidArgument): boolean => cut.has(error)
+
 /** A record, or what is wrong with it. */
 const checkedAt = (where: string, value: unknown): Either.Either<TransferRecord, InvalidArgument> => {
   if (typeof value !== "object" || value === null)
@@ -279,9 +284,23 @@ export const toJsonLines = <E, R>(records: Stream.Stream<TransferRecord, E, R>):
 export const fromJsonLines = <E, R>(
   text: Stream.Stream<string, E, R>
 ): Stream.Stream<TransferRecord, E | InvalidArgument, R> =>
-  text.pipe(
-    Stream.splitLines,
-    Stream.zipWithIndex,
-    Stream.filter(([line]) => line !== ""),
-    Stream.mapEffect(([line, index]) => Effect.suspend(() => checkedAt(`line ${index + 1}`, parseJson(line))))
-  )
+  Stream.suspend(() => {
+    let ended = true
+    return text.pipe(
+      Stream.tap((piece) =>
+        Effect.sync(() => {
+          if (piece !== "") ended = piece.endsWith("\n")
+        })
+      ),
+      Stream.splitLines,
+      Stream.zipWithIndex,
+      Stream.zipWithNext,
+      Stream.filter(([[line]]) => line !== ""),
+      Stream.mapEffect(([[line, index], next]) =>
+        Either.mapLeft(checkedAt(`line ${index + 1}`, parseJson(line)), (error) => {
+          if (!ended && index > 0 && Option.isNone(next)) cut.add(error)
+          return error
+        })
+      )
+    )
+  })

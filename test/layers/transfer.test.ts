@@ -312,10 +312,15 @@ describe("an export", () => {
     expect((await refusal("hello\n")).message).toContain("line 1")
     expect((await refusal(text.replace('"version":1', '"version":2'))).message).toContain("version 2")
     expect((await refusal(text.split("\n").slice(1).join("\n"))).message).toContain("header")
-    expect((await refusal(text.slice(0, -60))).message).toContain("cut short")
+    const lines = text.split("\n")
+    const job = lines.findIndex((line) => line.includes('"payload":"3"'))
+    const within = [...lines.slice(0, job), lines[job]?.slice(0, 30)].join("\n")
+    expect((await refusal(within)).message).toContain(`line ${job + 1} is not an object in JSON: it was cut short`)
+    // What came before it stays imported, however little that was
+    expect(await target.run(Any.counts)).toMatchObject({ ready: { count: 2 } })
     expect((await refusal(text.replace('"queue":"any"', '"queue":"a;b"'))).message).toContain("queue")
     const whole = await take(text)
-    expect(whole).toMatchObject({ right: { complete: true, jobs: { imported: 3, skipped: 0 } } })
+    expect(whole).toMatchObject({ right: { complete: true, jobs: { imported: 1, skipped: 2 } } })
   })
 
   it("has what dies while it reads (G177)", async () => {

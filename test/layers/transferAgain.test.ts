@@ -100,21 +100,27 @@ describe.each(ways)("from %s to %s", (from, to) => {
     expect(summary.refusals[0]?.message).toContain("has fired where it comes from since")
   })
 
-  it("a schedule that is paused in the target stays paused, one that was put there takes the rest over (G178)", async () => {
-    await using source = await open(from)
-    await using target = await open(to)
-    await source.run(Schedules.put(pulse))
-    await source.run(Any.pause)
-    await target.run(Schedules.put(pulse))
-    await target.run(Schedules.pause("pulse"))
+  it("a schedule that is paused in the target stays paused, and owes what was due before that (G104, G178)", async () => {
     const last = period * Math.floor(Date.now() / period)
-    await owes(source, last)
-    await target.run(imported(await source.run(exported())))
-    await target.run(fireDue)
-    expect(await payloads(target)).toEqual([])
-    await target.run(Schedules.resume("pulse"))
-    await target.run(fireDue)
-    expect(await payloads(target)).toEqual([])
+    for (const { due, fired, paused } of [
+      { paused: last + 1, due: last, fired: [last] },
+      { paused: last - 1, due: last, fired: [] }
+    ]) {
+      await using source = await open(from)
+      await using target = await open(to)
+      await source.run(Schedules.put(pulse))
+      await source.run(Any.pause)
+      await target.run(Schedules.put(pulse))
+      await target.run(Schedules.pause("pulse"))
+      await target.rows(`UPDATE ${target.table("schedules")} SET paused_at = ${paused}`)
+      await owes(source, due)
+      await target.run(imported(await source.run(exported())))
+      await target.run(fireDue)
+      expect(await payloads(target)).toEqual([])
+      await target.run(Schedules.resume("pulse"))
+      await target.run(fireDue)
+      expect(await boundaries(target)).toEqual(fired)
+    }
   })
 
   it("nothing of an ordering key is taken over before a job that is refused (G178, G180)", async () => {

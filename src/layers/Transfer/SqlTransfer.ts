@@ -140,12 +140,19 @@ const makeImport =
           for (const place of taken.waiting) section.waiting.add(place)
           count(taken)
         })
+      // What comes before a record that cannot be had is imported first
+      let broken: Effect.Effect<void, Stream.Stream.Error<typeof records> | InvalidArgument> = Effect.void
       yield* records.pipe(
         Stream.zipWithIndex,
         Stream.mapEffect(([record, index]) => checkRecord(record, index)),
+        Stream.catchAll((error) => {
+          broken = Effect.fail(error)
+          return Stream.empty
+        }),
         Stream.transduce(page),
         Stream.runForEach((some) => Effect.forEach(runs(some), run, { discard: true }))
       )
+      yield* broken
       if (section === undefined) return yield* header("there are none")
       const { ended, origin } = section as Section
       const named = Object.entries(counters).map(([type, name]) => [name, tallies.get(type) ?? none])
