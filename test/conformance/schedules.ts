@@ -509,6 +509,53 @@ export const schedulesSuite: Suite = (engine, options) => {
         })
       )
 
+      it.effect("G106 so is one with an ordering key, which has a new id then", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const schedule = every(queue, { overlap: "skip", orderingKey: "k" })
+          yield* Schedules.put(schedule)
+          yield* nextMinute
+          yield* fireDue
+          const dead = yield* claimOne(queue)
+          yield* dead.fail("dead")
+          yield* queue.deadLetters.requeue({ reason: "failed" })
+          expect((yield* liveRows(queue))[0]?.id).not.toBe(dead.id)
+          yield* minutesLater(1)
+          yield* fireDue
+          expect(yield* info(schedule)).toMatchObject({ fired: 1, skipped: 1 })
+          yield* (yield* claimOne(queue)).ack
+          yield* minutesLater(1)
+          yield* fireDue
+          expect(yield* info(schedule)).toMatchObject({ fired: 2, skipped: 1 })
+        })
+      )
+
+      it.effect("G106 a job of somebody else's that holds the key of a boundary is not the schedule's", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const schedule = every(queue, { overlap: "skip", dedupeKey: "k", onDuplicate: "keep" })
+          yield* Schedules.put(schedule)
+          yield* queue.enqueue("the application's", { dedupeKey: "k" })
+          for (const _ of numbersTo(2)) {
+            yield* nextMinute
+            yield* fireDue
+            yield* Schedules.trigger(schedule.name)
+          }
+          expect(yield* info(schedule)).toMatchObject({ fired: 0, skipped: 0 })
+        })
+      )
+
+      it.effect("G106 one that it has replaced is", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const schedule = every(queue, { overlap: "skip", dedupeKey: "k", onDuplicate: "replace" })
+          yield* Schedules.put(schedule)
+          yield* queue.enqueue("the application's", { dedupeKey: "k" })
+          for (const _ of numbersTo(2)) yield* Effect.zipRight(nextMinute, fireDue)
+          expect(yield* info(schedule)).toMatchObject({ fired: 0, skipped: 1 })
+        })
+      )
+
       it.effect("G108 a boundary that is due is fired before a change, by what was there before", () =>
         Effect.gen(function* () {
           const queue = freshQueue()

@@ -57,6 +57,50 @@ describe.each(ways)("from %s to %s", (from, to) => {
     expect(Number(next?.fire_at)).toBe(last + period)
   })
 
+  it("nor is one that had its dedupe key held there (G182)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    const keyed = Schedules.make("pulse", { every: "10 days", queue: Any, payload: "pulse", dedupeKey: "k" })
+    const last = period * Math.floor(Date.now() / period)
+    await source.run(Schedules.put(keyed))
+    const { id } = await source.run(Any.enqueue("holder", { dedupeKey: "k" }))
+    await source.run(Any.pause)
+    await owes(source, last)
+    await target.run(imported(await source.run(exported())))
+    await source.run(fireDue)
+    await source.run(Any.cancel(id))
+    await target.run(Any.clear)
+    expect((await target.run(imported(await source.run(exported())))).schedules).toMatchObject({ imported: 1 })
+    await target.run(fireDue)
+    expect(await payloads(target)).toEqual([])
+  })
+
+  it("a job that was triggered there since is the schedule's own here, too (G106, G182)", async () => {
+    await using source = await open(from)
+    await using target = await open(to)
+    const last = period * Math.floor(Date.now() / period)
+    await source.run(
+      Schedules.put(Schedules.make("pulse", { every: "10 days", queue: Any, payload: "pulse", overlap: "skip" }))
+    )
+    await source.run(Any.pause)
+    await target.run(imported(await source.run(exported())))
+    await source.run(Schedules.trigger("pulse"))
+    const triggered = await target.run(Schedules.trigger("pulse"))
+    await target.run(imported(await source.run(exported())))
+    expect(await payloads(target)).toEqual(["pulse", "pulse"])
+    // Either of the two
+    await target.run(Any.cancel(triggered.id))
+    await owes(target, last)
+    await target.run(fireDue)
+    expect(await payloads(target)).toEqual(["pulse"])
+    await target.run(Any.clear)
+    await target.rows(
+      `UPDATE ${target.table("schedules")} SET last_at = ${last - period}, next_at = ${last}, fire_at = ${last}`
+    )
+    await target.run(fireDue)
+    expect(await boundaries(target)).toEqual([last])
+  })
+
   it("one that was paused at its older home since is paused here, too, and fires nothing of the pause (G178, G182)", async () => {
     await using source = await open(from)
     await using target = await open(to)

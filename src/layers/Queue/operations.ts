@@ -5,6 +5,7 @@ import { Effect } from "effect"
 import type { DeadRow } from "../../services/JobRows.js"
 import type { DeadFilter, Requeued, Service } from "../../services/Operations.js"
 import { controlTopic, queueTopic } from "../../services/Wake.js"
+import { makeRenamed } from "../Schedules/ownJobs.js"
 import { page } from "./moveLapsed.js"
 import { fromEnd } from "./statements/letterReads.js"
 import { type Cursor, fromStart } from "./statements/sweep.js"
@@ -19,6 +20,8 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
   const after = (last: DeadRow | undefined, cursor: Cursor): Cursor =>
     last === undefined ? cursor : { at: last.diedAt, id: last.id }
 
+  const renamed = makeRenamed(db.names)
+
   const requeuePage = (queue: string, filter: DeadFilter, cursor: Cursor, request: Parameters<Service["requeue"]>[2]) =>
     db.joined(
       "waits",
@@ -29,8 +32,9 @@ export const makeOperations = ({ advanceNow, announce, db, upToDate, verbs, wake
           const accepted = yield* Effect.filter(letters, (letter) => request.accepts(letter.payload))
           const moved =
             accepted.length === 0
-              ? new Set<number>()
+              ? new Map<number, number>()
               : yield* verbs.letters.requeue(session, accepted, request.to, request.delayMillis)
+          yield* renamed(session, accepted, moved)
           return { letters, accepted, moved }
         }),
       "transaction"

@@ -4,16 +4,13 @@
  */
 import { Effect, Either } from "effect"
 import type { StoreError } from "../../services/Errors.js"
-import { parseJson } from "../../services/json.js"
 import type { Receipt } from "../../services/QueueStore.js"
 import type { Names, Row, Session } from "../engine.js"
 import { enqueue } from "../Queue/statements/enqueue.js"
 import { int, textOrNull } from "../Queue/statements/rows.js"
 import { decide, jobOf, overlapOf } from "./decide.js"
+import { ownJobs, withOwnJobs } from "./ownJobs.js"
 import type { ScheduleStatements } from "./statements.js"
-
-/** How many of its jobs a schedule remembers, the latest: also those that are not live, since dead letters can be requeued. */
-const rememberedJobs = 100
 
 export interface Fired {
   readonly queue: string
@@ -28,17 +25,12 @@ export interface Fire {
   readonly trigger: (session: Session, row: Row) => Effect.Effect<Either.Either<Receipt, string>, StoreError>
 }
 
-const idsOf = (row: Row): ReadonlyArray<number> => {
-  const ids = parseJson(textOrNull(row.live_jobs))
-  return Array.isArray(ids) ? ids.filter((id) => Number.isSafeInteger(id)) : []
-}
-
 export const makeFire = (n: Names, statements: ScheduleStatements, notify: boolean): Fire => {
   const add = enqueue[n.engine](n, notify)
 
   /** Which of its jobs are live still. One that crashed, died or was cancelled is not in the way. */
   const live = (session: Session, row: Row) => {
-    const ids = idsOf(row)
+    const ids = ownJobs(textOrNull(row.live_jobs))
     return ids.length === 0
       ? Effect.succeed<ReadonlyArray<number>>([])
       : Effect.map(session.execute(statements.liveJobs, { ids: JSON.stringify(ids) }), (rows) =>
@@ -46,8 +38,12 @@ export const makeFire = (n: Names, statements: ScheduleStatements, notify: boole
         )
   }
 
+  /** What a key was held by is somebody else's, unless it has become the schedule's. */
   const remember = (row: Row, receipts: ReadonlyArray<Receipt>) =>
-    JSON.stringify([...new Set([...idsOf(row), ...receipts.map(({ id }) => id)])].slice(-rememberedJobs))
+    withOwnJobs(
+      ownJobs(textOrNull(row.live_jobs)),
+      receipts.filter(({ deduplicated, replaced }) => replaced || !deduplicated).map(({ id }) => id)
+    )
 
   const fire: Fire["fire"] = (session, row) => {
     const plan = Either.all([decide(row), overlapOf(row), jobOf(row)])

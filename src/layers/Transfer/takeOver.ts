@@ -3,12 +3,12 @@
  */
 import { Effect } from "effect"
 import { partition } from "effect/Array"
-import { parseJson } from "../../services/json.js"
 import type { Refusal } from "../../services/Transfer.js"
 import type { TransferRecord } from "../../services/TransferRecord.js"
 import { queueTopic, scheduleTopic } from "../../services/Wake.js"
 import type { Names } from "../engine.js"
 import { advanceKey } from "../Queue/statements/lanes.js"
+import { ownJobs, withOwnJobs } from "../Schedules/ownJobs.js"
 import { fresh, nothing, type Of, type Take, talliesOf } from "./page.js"
 import { takeQueues } from "./takeQueues.js"
 import type { Given, Writes } from "./write.js"
@@ -114,8 +114,8 @@ const takeKeys =
       return { ...nothing, tallies: talliesOf(records, left) }
     })
 
-/** How many boundaries have come, as far as a schedule's record or row counts them. */
-const come = ({ fired, skipped }: Of<"schedule">): number => fired + skipped
+/** The last boundary that has come, whatever became of it. */
+const come = ({ lastAt }: Of<"schedule">): number => lastAt ?? 0
 
 const refusedSchedule =
   (why: string) =>
@@ -128,8 +128,8 @@ const refusedSchedule =
   })
 
 /**
- * A schedule is noted with how many of its boundaries had come. More have come at an older home since: then the one here goes on
- * from there, unless it has fired, too, or has other times by now.
+ * A schedule is noted with the last of its boundaries that had come. More have come at an older home since: then the one here goes on
+ * from there, unless it has fired, too, or has other times by now. What has been triggered there since is its own here, too.
  */
 const takeSchedules =
   (writes: Writes): Take<Of<"schedule">> =>
@@ -143,21 +143,19 @@ const takeSchedules =
         records.map(({ name }) => name)
       )
       const left = [...new Map(records.map((record) => [record.name, record])).values()]
-      const jobsOf = (live: string | null): ReadonlyArray<unknown> => {
-        const parsed = parseJson(live)
-        return Array.isArray(parsed) ? parsed : []
-      }
       const here = yield* writes.known(
         session,
         origin,
         "job",
-        left.flatMap(({ liveJobs }) => jobsOf(liveJobs).map(String))
+        left.flatMap(({ liveJobs }) => ownJobs(liveJobs).map(String))
       )
+      const mine = yield* writes.ownJobs(session, [...noted.keys()])
       const rowOf = (record: Of<"schedule">) => {
-        const jobs = jobsOf(record.liveJobs).flatMap((id) => here.get(String(id)) ?? [])
+        const jobs = ownJobs(record.liveJobs).flatMap((id) => here.get(String(id)) ?? [])
+        const before = ownJobs(mine.get(record.name) ?? null)
         return {
           ...record,
-          liveJobs: record.liveJobs === null ? null : JSON.stringify(jobs),
+          liveJobs: record.liveJobs === null && before.length === 0 ? null : withOwnJobs(before, jobs),
           noted: noted.get(record.name)
         }
       }
@@ -165,6 +163,11 @@ const takeSchedules =
       const again = left.filter((record) => (noted.get(record.name) ?? Number.POSITIVE_INFINITY) < come(record))
       const added = first.length === 0 ? new Set() : yield* writes.addSchedules(session, first.map(rowOf))
       const moved = again.length === 0 ? new Set() : yield* writes.moveSchedules(session, again.map(rowOf))
+      const grown = left.filter(({ name }) => noted.has(name)).map(rowOf)
+      yield* writes.keepJobs(
+        session,
+        grown.filter(({ liveJobs, name }) => liveJobs !== (mine.get(name) ?? null))
+      )
       const [met, taken] = partition(first, ({ name }) => added.has(name))
       const [fired, went] = partition(again, ({ name }) => moved.has(name))
       const notes = (some: ReadonlyArray<Of<"schedule">>) =>

@@ -60,10 +60,16 @@ export interface Writes {
     rows: ReadonlyArray<Given>
   ) => Effect.Effect<ReadonlySet<string>, StoreError>
   /**
-   * Brings schedules that were taken over before, and of which as many boundaries have come as `noted` says, to where they have come
+   * Brings schedules that were taken over before, and whose last boundary is still the one that `noted` says, to where they have come
    * since. Answers their names.
    */
   readonly moveSchedules: Writes["addSchedules"]
+  /** The jobs that the schedules of these names know as their own, as stored. */
+  readonly ownJobs: (
+    session: Session,
+    names: ReadonlyArray<string>
+  ) => Effect.Effect<ReadonlyMap<string, string | null>, StoreError>
+  readonly keepJobs: (session: Session, rows: ReadonlyArray<Given>) => Effect.Effect<void, StoreError>
   /** PostgreSQL: marks the ordering keys of new jobs. */
   readonly mark: (session: Session, jobs: ReadonlyArray<Given>) => Effect.Effect<void, StoreError>
   readonly tell: (session: Session, topics: ReadonlyArray<string>) => Effect.Effect<void, StoreError>

@@ -3,10 +3,13 @@
  */
 import { Effect } from "effect"
 import { type Names, type Session, type Statement, same, statement } from "../engine.js"
+import { textOrNull } from "../Queue/statements/rows.js"
 import { type Columns, columns, namesOf, rowsFrom, text } from "./columns.js"
 import type { Given, Writes } from "./write.js"
 
-export const makeSettings = (n: Names): Pick<Writes, "addQueues" | "addSchedules" | "moveSchedules"> => {
+export const makeSettings = (
+  n: Names
+): Pick<Writes, "addQueues" | "addSchedules" | "moveSchedules" | "ownJobs" | "keepJobs"> => {
   const rows = rowsFrom[n.engine]
   const mine = columns.queue.map(([, column]) => column).filter((column) => column !== "name" && column !== "paused_at")
   const queues = statement(
@@ -46,15 +49,34 @@ export const makeSettings = (n: Names): Pick<Writes, "addQueues" | "addSchedules
       paused_at = coalesce(s.paused_at, r.paused_at),
       fire_at = CASE WHEN coalesce(s.paused_at, r.paused_at) IS NULL THEN r.next_at END, updated_at = ${n.now}
     FROM ${rows("rows", moved)} AS r
-    WHERE s.name = r.moved AND s.fired + s.skipped = r.noted
+    WHERE s.name = r.moved AND coalesce(s.last_at, 0) = r.noted
       AND ${times.map((column) => same[n.engine](`s.${column}`, `r.${column}`)).join(" AND ")}
     RETURNING name`
+  )
+  const name = [["name", "name", "text"]] as const
+  const own = statement(
+    n,
+    "import_schedules_own",
+    `SELECT name, live_jobs FROM ${n.schedules} WHERE name IN (SELECT name FROM ${rows("rows", name)} AS r) ORDER BY name ${n.engine === "postgres" ? "FOR UPDATE" : ""}`
+  )
+  const keep = statement(
+    n,
+    "import_schedules_keep",
+    `UPDATE ${n.schedules} AS s SET live_jobs = r.live_jobs FROM ${rows("rows", [...name, ["liveJobs", "live_jobs", "text"]])} AS r WHERE s.name = r.name`
   )
   const namesIn = (statement: Statement) => (session: Session, given: ReadonlyArray<Given>) =>
     Effect.map(session.execute(statement, text(given)), (found) => new Set(found.map((row) => String(row.name))))
   return {
     addQueues: (session, given) => Effect.asVoid(session.execute(queues, text(given))),
     addSchedules: namesIn(schedules),
-    moveSchedules: namesIn(move)
+    moveSchedules: namesIn(move),
+    ownJobs: (session, names) =>
+      names.length === 0
+        ? Effect.succeed(new Map())
+        : Effect.map(
+            session.execute(own, text(names.map((name) => ({ name })))),
+            (found) => new Map(found.map((row) => [String(row.name), textOrNull(row.live_jobs)]))
+          ),
+    keepJobs: (session, given) => (given.length === 0 ? Effect.void : Effect.asVoid(session.execute(keep, text(given))))
   }
 }

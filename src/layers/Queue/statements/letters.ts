@@ -31,13 +31,13 @@ export interface Letters {
   ) => Effect.Effect<ReadonlyArray<DeadRow>, StoreError>
   /** When the latest letter of a queue died. */
   readonly latest: (session: Session, queue: string) => Effect.Effect<number | null, StoreError>
-  /** Moves letters back; answers the ids of those that went. */
+  /** Moves letters back; answers the ids that those have that went, by the letters'. */
   readonly requeue: (
     session: Session,
     letters: ReadonlyArray<DeadRow>,
     to: string,
     delayMillis: number
-  ) => Effect.Effect<ReadonlySet<number>, StoreError>
+  ) => Effect.Effect<ReadonlyMap<number, number>, StoreError>
   /** Deletes letters by id; answers how many, and whether that freed an ordering key. */
   readonly purge: (
     session: Session,
@@ -113,7 +113,7 @@ const postgres = (n: Names, notify: boolean): Letters => {
       SELECT queue, ordering_key FROM freed UNION SELECT queue, ordering_key FROM added WHERE ordering_key IS NOT NULL
       RETURNING queue
     )${note("(SELECT queue FROM added UNION SELECT queue FROM marks) AS every")}
-    SELECT id${noted} FROM moved`
+    SELECT id, fresh${noted} FROM letters JOIN moved USING (id)`
   )
   // Keys of jobs that were deleted by hand hold nobody off
   const orphans = statement(
@@ -153,7 +153,7 @@ const postgres = (n: Names, notify: boolean): Letters => {
         if (keys.length > 0) yield* session.execute(orphans, { to, keys })
         const ids = letters.map((letter) => letter.id)
         const rows = yield* session.execute(requeue, { to, delay, ids, lives: letters.map(lives), channel: n.channel })
-        return new Set(rows.map((row) => int(row.id)))
+        return new Map(rows.map((row) => [int(row.id), int(row.fresh)]))
       }),
     purge: (session, ids) =>
       Effect.map(session.execute(purge, { ids, channel: n.channel }), ([row]) => ({
@@ -220,7 +220,7 @@ const sqlite = (n: Names): Letters => {
     ...letterReads(n),
     requeue: (session, letters, to, delay) =>
       Effect.gen(function* () {
-        const moved = new Set<number>()
+        const moved = new Map<number, number>()
         for (const letter of letters) {
           const { dedupeKey: key, id, orderingKey, queue } = letter
           if (key !== null && (yield* session.execute(held, { to, key, id })).length > 0) continue
@@ -231,7 +231,7 @@ const sqlite = (n: Names): Letters => {
           if (key !== null) yield* session.execute(hold, { to, key, id: row?.id })
           if (orderingKey !== null) yield* advance(session, to, orderingKey)
           yield* freeKey(session, freed)
-          moved.add(id)
+          moved.set(id, int(row?.id))
         }
         return moved
       }),
