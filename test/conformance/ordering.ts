@@ -2,7 +2,7 @@
 import { SqlClient } from "@effect/sql"
 import { Queue, transaction } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Effect, Either, Layer, Schema, TestClock } from "effect"
+import { Clock, Effect, Either, Layer, Schema, TestClock } from "effect"
 import { expect } from "vitest"
 import {
   claimOne,
@@ -400,6 +400,43 @@ export const orderingSuite: Suite = (engine, options) => {
         expect(letters).toHaveLength(31)
         expect(new Set(letters.map(({ reason }) => reason))).toEqual(new Set(["expired"]))
       })
+    )
+
+    const soon = Effect.map(Clock.currentTimeMillis, (now) => new Date(now + 60_000))
+    type Hold = (queue: AnyQueue) => Effect.Effect<unknown, unknown, Queue.Queue>
+    const holds: Readonly<Record<string, Hold>> = {
+      retried: (queue) =>
+        Effect.zipRight(
+          queue.enqueue("head", { orderingKey: "k", expires: "1 minute" }),
+          Effect.flatMap(claimOne(queue), (job) => job.retry({ delay: "2 hours" }))
+        ),
+      rescheduled: (queue) =>
+        Effect.flatMap(soon, (expires) =>
+          Effect.flatMap(queue.enqueue("head", { orderingKey: "k", expires }), ({ id }) =>
+            queue.reschedule({ id }, { delay: "2 hours" })
+          )
+        ),
+      "rescheduled while it was blocked": (queue) =>
+        Effect.gen(function* () {
+          yield* queue.enqueue("before", k)
+          const { id } = yield* queue.enqueue("head", { ...k, expires: yield* soon })
+          yield* queue.reschedule({ id }, { delay: "2 hours" })
+          yield* (yield* claimOne(queue)).ack
+        })
+    }
+    it.effect.each(Object.entries(holds))(
+      "a head that is delayed beyond its expiry holds its key until that, though nobody sweeps: %s (G53, G164)",
+      ([, hold]) =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          yield* hold(queue)
+          yield* queue.enqueue("next", { orderingKey: "k" })
+          yield* TestClock.adjust("59 seconds")
+          expect(yield* queue.claim()).toEqual([])
+          yield* TestClock.adjust("1 second")
+          expect(yield* drain(queue)).toEqual(["next"])
+          expect(yield* onlyLetter(queue)).toMatchObject({ payload: '"head"', reason: "expired" })
+        })
     )
 
     it.effect("a blocked job that expires dies while the head goes on (G164)", () =>

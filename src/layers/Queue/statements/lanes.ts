@@ -12,7 +12,7 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import { type JobState, stateOf } from "../../../services/JobState.js"
 import { makeTurn, type Names, type PerEngine, type Session, statement } from "../../engine.js"
-import { idAmong } from "./lists.js"
+import { idAmong, metAt } from "./lists.js"
 import { int, intOrNull } from "./rows.js"
 
 /** Marks of one pass. */
@@ -84,7 +84,7 @@ const postgres = (n: Names, notify: boolean): Lanes => {
     ), held AS MATERIALIZED (
       SELECT j.id FROM ${n.jobs} j WHERE j.id = ANY (ARRAY(SELECT id FROM heads)) AND coalesce(j.visible_at, -1) = -1 FOR UPDATE SKIP LOCKED
     ), unblocked AS (
-      UPDATE ${n.jobs} j SET visible_at = j.due_at WHERE j.id = ANY (ARRAY(SELECT id FROM held)) RETURNING j.id
+      UPDATE ${n.jobs} j SET visible_at = ${metAt.postgres("j.due_at", "j.expires_at")} WHERE j.id = ANY (ARRAY(SELECT id FROM held)) RETURNING j.id
     ), done AS (
       DELETE FROM ${n.laneMarks} WHERE id = ANY (ARRAY(SELECT id FROM marks))
     ), again AS (
@@ -136,7 +136,7 @@ export const advanceKey = (n: Names) => {
   const text = statement(
     n,
     "advance",
-    `UPDATE ${n.jobs} SET visible_at = due_at
+    `UPDATE ${n.jobs} SET visible_at = ${metAt.sqlite("due_at", "expires_at")}
     WHERE id = (SELECT j.id FROM ${n.jobs} j WHERE j.queue = :queue AND j.ordering_key = :key ORDER BY j.id LIMIT 1)
       AND visible_at IS NULL AND token IS NULL AND ${free(n, ":queue", ":key", "")}
     RETURNING id`

@@ -22,3 +22,12 @@ export const listed = (parameter: string, columns: ReadonlyArray<string>): strin
 /** The lease has ended, or was written by a clock that ran ahead: it would begin only in the future. */
 export const leaseOver = (n: Names, alias: string) =>
   `(${alias}visible_at <= ${n.now} OR ${alias}visible_at - ${alias}visibility_ms > ${n.latest})`
+
+/**
+ * When a waiting job is met next: once it is due, or by its expiry, which frees its ordering key. Both are SQL expressions, that of
+ * the expiry may be null.
+ */
+export const metAt: PerEngine<(due: string, expiry: string) => string> = {
+  postgres: (due, expiry) => `least(${due}, ${expiry})`,
+  sqlite: (due, expiry) => `min(${due}, coalesce(${expiry}, ${due}))`
+}

@@ -8,7 +8,7 @@ import type { CancelOutcome, Change, ChangeOutcome, Signals } from "../../../ser
 import { controlTopic } from "../../../services/Wake.js"
 import { type Names, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { buried, leaveFacts, leaving, leavingColumns, makeLeave, released } from "./leave.js"
-import { idAmong, listOf } from "./lists.js"
+import { idAmong, listOf, metAt } from "./lists.js"
 import { bool, int, intOrNull } from "./rows.js"
 
 export interface Cancelled {
@@ -49,9 +49,10 @@ const spent = (n: Names) =>
 /** The change of a waiting job; one that its ordering key blocks stays blocked, due at its new time. */
 const changed = (n: Names) => {
   const due = dueAt(n)
+  const met = metAt[n.engine](due, "CASE WHEN expires_ms IS NULL THEN expires_at END")
   const small = n.engine === "postgres" ? "::smallint" : ""
   return `priority = coalesce(:priority${small}, priority), due_at = ${due},
-      visible_at = CASE WHEN visible_at IS NULL OR ${due} = due_at THEN visible_at ELSE ${due} END,
+      visible_at = CASE WHEN visible_at IS NULL OR ${due} = due_at THEN visible_at ELSE ${met} END,
       expires_at = CASE WHEN expires_ms IS NULL OR ${due} = due_at THEN expires_at ELSE ${due} + expires_ms END`
 }
 

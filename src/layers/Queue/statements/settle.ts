@@ -10,7 +10,7 @@ import { type Names, type PerEngine, type Row, type Session, statement } from ".
 import { both, gone, held, leases, makeAck } from "./ackPostgres.js"
 import { addDone, type Done, isDone, whyNot } from "./byToken.js"
 import { buried, envelopeQueues, type Leaving, leaveFacts, leaving, leavingColumns, makeLeave } from "./leave.js"
-import { idAmong, leaseOver, listed } from "./lists.js"
+import { idAmong, leaseOver, listed, metAt } from "./lists.js"
 import { int, intOrNull } from "./rows.js"
 
 export interface Settled {
@@ -76,7 +76,7 @@ const postgres: Settle = (n, notify) => {
     ), ${held(n, skip)}, back AS (
       UPDATE ${n.jobs} j
       SET token = NULL, worker = NULL, claimed_at = NULL, visibility_ms = NULL, attempt = i.attempt,
-        visible_at = coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now})), due_at = coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now})),
+        visible_at = ${metAt.postgres(`coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now}))`, "j.expires_at")}, due_at = coalesce(${n.now} + i.delay, least(j.visible_at, ${n.now})),
         undecodable_since = i.undecodable_since, crashes = i.crashes, failures = i.failures, errors = i.errors, failure_times = i.failure_times
       FROM input i
       WHERE j.id = i.id AND j.token = i.token AND j.id = ANY (ARRAY(SELECT id FROM held)) AND j.cancel_requested_at IS NULL
@@ -198,7 +198,7 @@ const sqlite: Settle = (n) => {
     n,
     "give_back",
     `UPDATE ${n.jobs} SET token = NULL, worker = NULL, claimed_at = NULL, visibility_ms = NULL, attempt = :attempt,
-      visible_at = coalesce(${n.now} + :delay, min(visible_at, ${n.now})), due_at = coalesce(${n.now} + :delay, min(visible_at, ${n.now})),
+      visible_at = ${metAt.sqlite(`coalesce(${n.now} + :delay, min(visible_at, ${n.now}))`, "expires_at")}, due_at = coalesce(${n.now} + :delay, min(visible_at, ${n.now})),
       undecodable_since = :undecodable, crashes = :crashes, failures = :failures, errors = :errors, failure_times = :times
     WHERE ${held} AND cancel_requested_at IS NULL RETURNING id`
   )
