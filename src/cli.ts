@@ -15,7 +15,7 @@ import { latest } from "./layers/Queue/migrations/migrate.js"
 import { storeError } from "./layers/storeError.js"
 import { InvalidArgument, QueuesInUse, SchemaMismatch } from "./services/Errors.js"
 import * as Transfer from "./services/Transfer.js"
-import { isCutShort } from "./services/TransferRecord.js"
+import { isCutShort } from "./services/transferLines.js"
 
 const help = `
 One of --url, --file or DATABASE_URL says which database. The password of a url is never printed.

@@ -5,7 +5,7 @@
  */
 import { type DateTime, type Duration, Either } from "effect"
 import { InvalidArgument } from "./Errors.js"
-import { checkDuration, checkHeaders, checkInstant, checkInteger, checkKey } from "./input.js"
+import { checkDuration, checkHeaders, checkInstant, checkInteger, checkKey, checkNames } from "./input.js"
 import type { NewJob } from "./QueueStore.js"
 
 /**
@@ -89,12 +89,27 @@ export interface Defaults {
 const isInstant = (value: unknown): value is Date | DateTime.DateTime =>
   value instanceof Date || (typeof value === "object" && value !== null && "epochMillis" in value)
 
+const names: ReadonlyArray<keyof EnqueueOptions> = [
+  "delay",
+  "runAt",
+  "priority",
+  "maxAttempts",
+  "expires",
+  "dedupeKey",
+  "headers",
+  "onDuplicate",
+  "dedupeScope",
+  "dedupeWindow",
+  "orderingKey"
+]
+
 /** Everything of a new job but its payload, checked. */
 export const placement = (
   options: EnqueueOptions,
   defaults: Defaults
 ): Either.Either<Omit<NewJob, "payload">, InvalidArgument> =>
   Either.gen(function* () {
+    yield* checkNames("options", "option", options, names)
     const { replace, scope, window } = yield* dedupe(options)
     if (options.delay !== undefined && options.runAt !== undefined) {
       return yield* Either.left(

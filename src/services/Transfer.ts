@@ -12,15 +12,14 @@ export {
   CompletedRecord,
   DeadRecord,
   Footer,
-  fromJsonLines,
   Header,
   JobRecord,
   KeyRecord,
   QueueRecord,
   ScheduleRecord,
-  TransferRecord,
-  toJsonLines
+  TransferRecord
 } from "./TransferRecord.js"
+export { fromJsonLines, toJsonLines } from "./transferLines.js"
 
 /**
  * @since 0.1.0

@@ -3,7 +3,7 @@
  *
  * @since 0.1.0
  */
-import { Effect, Either, Option, ParseResult, Schema, Stream } from "effect"
+import { Either, ParseResult, Schema } from "effect"
 import { InvalidArgument } from "./Errors.js"
 import { checkKey, checkQueueName, maxInstant } from "./input.js"
 import { parseJson } from "./json.js"
@@ -242,13 +242,8 @@ const refuse = (where: string, why: string) =>
     message: `records: ${where} ${why}. What came before it has been imported; import the whole again`
   })
 
-const cut = new WeakSet<InvalidArgument>()
-
-/** Whether these were records as far as they went: the last line has no end. */
-export const isCutShort = (error: InvalidArgument): boolean => cut.has(error)
-
 /** A record, or what is wrong with it. */
-const checkedAt = (where: string, value: unknown): Either.Either<TransferRecord, InvalidArgument> => {
+export const checkedAt = (where: string, value: unknown): Either.Either<TransferRecord, InvalidArgument> => {
   if (typeof value !== "object" || value === null)
     return Either.left(refuse(where, "is not an object in JSON: it was cut short, or is no export"))
   if (sound.has(value)) return Either.right(value as TransferRecord)
@@ -265,42 +260,3 @@ const checkedAt = (where: string, value: unknown): Either.Either<TransferRecord,
 /** A record, wherever it comes from, by its place among all. */
 export const checkRecord = (record: unknown, index: number): Either.Either<TransferRecord, InvalidArgument> =>
   checkedAt(`record ${index + 1}`, record)
-
-/**
- * One line of JSON for each record, with its line break.
- *
- * @since 0.1.0
- * @category conversions
- */
-export const toJsonLines = <E, R>(records: Stream.Stream<TransferRecord, E, R>): Stream.Stream<string, E, R> =>
-  Stream.map(records, (record) => `${JSON.stringify(record)}\n`)
-
-/**
- * Records from text in pieces of any size.
- *
- * @since 0.1.0
- * @category conversions
- */
-export const fromJsonLines = <E, R>(
-  text: Stream.Stream<string, E, R>
-): Stream.Stream<TransferRecord, E | InvalidArgument, R> =>
-  Stream.suspend(() => {
-    let ended = true
-    return text.pipe(
-      Stream.tap((piece) =>
-        Effect.sync(() => {
-          if (piece !== "") ended = piece.endsWith("\n")
-        })
-      ),
-      Stream.splitLines,
-      Stream.zipWithIndex,
-      Stream.zipWithNext,
-      Stream.filter(([[line]]) => line !== ""),
-      Stream.mapEffect(([[line, index], next]) =>
-        Either.mapLeft(checkedAt(`line ${index + 1}`, parseJson(line)), (error) => {
-          if (!ended && index > 0 && Option.isNone(next)) cut.add(error)
-          return error
-        })
-      )
-    )
-  })

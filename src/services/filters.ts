@@ -3,7 +3,7 @@
  */
 import { type DateTime, type Duration, Either } from "effect"
 import { InvalidArgument } from "./Errors.js"
-import { checkDuration, checkInstant, checkInteger, checkKey } from "./input.js"
+import { checkDuration, checkInstant, checkInteger, checkKey, checkNames } from "./input.js"
 import type { DeadReason, JobState } from "./JobState.js"
 import type { Change, DeadFilter, LiveFilter } from "./Operations.js"
 
@@ -79,12 +79,7 @@ const refuse = (argument: string, message: string) =>
   Either.left(new InvalidArgument({ argument, message: `${argument}: ${message}` }))
 
 /** What is not a criterion would select everything: a misspelled one, say, or one of another kind of filter. */
-const known = (filter: object, criteria: ReadonlyArray<string>): Either.Either<void, InvalidArgument> => {
-  const strange = Object.keys(filter).find((name) => !criteria.includes(name))
-  return strange === undefined
-    ? Either.void
-    : refuse("filter", `${strange.slice(0, 80)} is no criterion; there are ${criteria.join(", ")}`)
-}
+const known = (filter: object, criteria: ReadonlyArray<string>) => checkNames("filter", "criterion", filter, criteria)
 
 /** A criterion that is there but undefined is a slip, not a wish for everything. */
 const someCriterion = (filter: { readonly all?: true | undefined }): Either.Either<void, InvalidArgument> =>

@@ -54,6 +54,20 @@ export const checkInteger = (argument: string, value: unknown, min: number, max:
 export const checkOneOf = <A extends string>(argument: string, value: A, allowed: ReadonlyArray<A>): Checked<A> =>
   allowed.includes(value) ? Either.right(value) : refuse(argument, `${show(value)} is not ${allowed.join(" or ")}`)
 
+/** Nothing is ignored: what is misspelled, or belongs elsewhere, is refused. `kind`: what its names are. */
+export const checkNames = (
+  argument: string,
+  kind: string,
+  value: unknown,
+  names: ReadonlyArray<string>
+): Checked<void> => {
+  if (typeof value !== "object" || value === null) return refuse(argument, `${show(value)} is not an object`)
+  const strange = Object.keys(value).find((name) => !names.includes(name))
+  return strange === undefined
+    ? Either.void
+    : refuse(argument, `${strange.slice(0, 80)} is no ${kind}; there are ${names.join(", ")}`)
+}
+
 const negative = (input: unknown): boolean =>
   typeof input === "number"
     ? input < 0

@@ -8,7 +8,7 @@ import { type Duration, Effect, Either, type Layer, type Schema, type Scope } fr
 import type { Clock } from "../services/Clock.js"
 import type { EnqueueOptions } from "../services/EnqueueOptions.js"
 import type { EnqueueError, InvalidArgument } from "../services/Errors.js"
-import { checkHeaders, checkThrows } from "../services/input.js"
+import { checkHeaders, checkNames, checkThrows } from "../services/input.js"
 import { Fatal, type Job } from "../services/Job.js"
 import { parseJson } from "../services/json.js"
 import { makeOperations, type QueueOperations } from "../services/operate.js"
@@ -79,24 +79,22 @@ export interface Outbox<A, I = unknown> extends QueueOperations {
   ) => Effect.Effect<ReadonlyArray<string>, EnqueueError, Queue>
 }
 
-/** What a job of the outbox is enqueued with. Only what a publish may say is taken over: callers may not be typed. */
+const names: ReadonlyArray<keyof PublishOptions> = ["delay", "runAt", "priority", "maxAttempts", "expires", "headers"]
+
+/** What a job of the outbox is enqueued with. */
 const placed = <A>(
   keyOf: (message: A) => string | undefined,
   message: A,
   id: string,
-  { delay, expires, headers, maxAttempts, priority, runAt }: PublishOptions
+  options: PublishOptions = {}
 ): Either.Either<EnqueueOptions, InvalidArgument> =>
-  Either.flatMap(checkHeaders(headers), () =>
-    checkThrows("key", "the function", () => ({
-      delay,
-      expires,
-      maxAttempts,
-      priority,
-      runAt,
-      orderingKey: keyOf(message),
-      headers: { ...headers, [messageIdHeader]: id }
-    }))
-  )
+  Either.gen(function* () {
+    // Callers may not be typed
+    yield* checkNames("options", "option", options, names)
+    yield* checkHeaders(options.headers)
+    const orderingKey = yield* checkThrows("key", "the function", () => keyOf(message))
+    return { ...options, orderingKey, headers: { ...options.headers, [messageIdHeader]: id } }
+  })
 
 /**
  * Defines an outbox. Its queue has the same name.

@@ -122,6 +122,28 @@ export const outboxSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect(
+      "refuses options that a publish does not have, from whichever form, before anything is written (G6, G170)",
+      () =>
+        Effect.gen(function* () {
+          const outbox = freshOutbox()
+          for (const options of [
+            { dely: "1 hour" },
+            { dedupeKey: "a" },
+            { orderingKey: "a" }
+          ] as ReadonlyArray<object>) {
+            const one = yield* failsWith(outbox.publish(message("a", 0), options), "InvalidArgument")
+            const all = yield* failsWith(outbox.publishMany([message("a", 0)], options), "InvalidArgument")
+            const each = yield* failsWith(
+              outbox.publishMany([message("a", 0)], () => options),
+              "InvalidArgument"
+            )
+            expect([one, all, each].map(({ argument }) => argument)).toEqual(["options", "options", "options"])
+          }
+          expect(yield* liveRows(outbox.queue)).toEqual([])
+        })
+    )
+
     it.effect("delivers in order per key, whatever fails in between, keys beside each other (G171)", () =>
       Effect.gen(function* () {
         const outbox = freshOutbox({ maxAttempts: 100 })
