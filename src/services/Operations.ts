@@ -131,7 +131,7 @@ export interface Counts {
   readonly paused: boolean
   /** For how long the ready job that waits longest has been ready, in milliseconds; undefined when none is. */
   readonly oldestReadyMillis: number | undefined
-  /** Milliseconds until the next delayed job is due; undefined when there is none. */
+  /** Milliseconds until the next delayed job is due, or has expired; undefined when there is none. */
   readonly nextDueMillis: number | undefined
 }
 

@@ -98,7 +98,9 @@ describe.each(Object.entries(engines))("%s", (_, make) => {
         const queues = names.map((name) => Queue.make(name, { payload: Schema.String }))
         const workers: Array<Worker.Worker> = []
         const isDraining = (worker: Worker.Worker | undefined): Effect.Effect<boolean> =>
-          worker === undefined ? Effect.succeed(false) : Effect.map(worker.status, ({ state }) => state === "draining")
+          worker === undefined
+            ? Effect.succeed(false)
+            : Effect.map(worker.status, ({ state }) => state === "draining" || state === "stopped")
         const started = yield* Effect.forEach(names, () => Deferred.make<void>())
         // Each goes on until the other is asked to end: one after the other, the first would have to wait for its whole grace
         const handlerOf = (index: number) => (job: { readonly payload: string }) =>

@@ -134,9 +134,7 @@ const checkChoice = (scene: Scene, taken: ReadonlyArray<Job>, asked: Asked, was:
     lapsed === undefined,
     () => `the lease of ${lapsed && describe(lapsed)} has ended, and a claim with room left it`
   )
-  const spent = state.live.find(
-    (job) => job.queue === queue && isExpired(job, state.now) && job.open && job.dueAt <= state.now
-  )
+  const spent = state.live.find((job) => job.queue === queue && isExpired(job, state.now) && job.open)
   demand(
     spent === undefined || depth > 0,
     () => `${spent && describe(spent)} has expired, and a claim with room left it`

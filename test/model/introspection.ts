@@ -3,7 +3,7 @@ import { Lock, Queue, Schedules } from "alkstore"
 import { Effect } from "effect"
 import { type QueueName, queues, settings } from "./queues.js"
 import { agree, type Scene } from "./scene.js"
-import { type Job, stateOf } from "./state.js"
+import { type Job, metAt, stateOf } from "./state.js"
 
 const wayOf = (scene: Scene, job: Job) =>
   scene.depth > 0 && scene.pending.has(job.uid) ? "blocked" : stateOf(job, scene.state.now)
@@ -35,8 +35,8 @@ const counted = (scene: Scene, queue: QueueName) => {
   const mine = jobs.filter((job) => job.queue === queue)
   const of = (state: string) => mine.filter((job) => wayOf(scene, job) === state)
   const count = (length: number) => ({ count: length, exact: true })
-  const oldest = Math.min(...of("ready").map(({ dueAt }) => dueAt))
-  const next = Math.min(...of("delayed").map(({ dueAt }) => dueAt))
+  const oldest = Math.min(...of("ready").map(metAt))
+  const next = Math.min(...of("delayed").map(metAt))
   return {
     queue,
     ready: count(of("ready").length),

@@ -63,13 +63,19 @@ const kept = (row: Raw): Row => ({
   history: list<Life & { readonly errors: RawErrors }>(row.history).map(lifeOf)
 })
 
+const metAt = (row: Raw): number | null => {
+  const due = int(row.due_at)
+  const expires = int(row.expires_at)
+  return due === null || expires === null ? due : Math.min(due, expires)
+}
+
 const live = (row: Raw): Row => {
   const leased = row.token !== null
   return {
     ...kept(row),
     place: leased ? "leased" : row.visible_at === null ? "blocked" : "open",
-    // A lease's end; an open job's place in the order is its due time
-    at: leased || row.visible_at === null ? int(row.visible_at) : int(row.visible_at) === int(row.due_at),
+    // A lease's end; an open job is met when it is due, or by its expiry
+    at: leased || row.visible_at === null ? int(row.visible_at) : int(row.visible_at) === metAt(row),
     token: int(row.token),
     claimedAt: int(row.claimed_at),
     visibility: int(row.visibility_ms),

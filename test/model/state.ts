@@ -143,6 +143,9 @@ export const nextUid = (): number => ++lastUid
 export const isExpired = (job: Job, now: number): boolean =>
   job.lease === null && job.expiresAt !== null && job.expiresAt <= now
 
+/** When a claim meets it, if it is open: once it is due, or by its expiry. */
+export const metAt = ({ dueAt, expiresAt }: Job): number => Math.min(dueAt, expiresAt ?? dueAt)
+
 /** The lease has ended by time. */
 export const isLapsed = (job: Job, now: number): boolean => job.lease !== null && job.lease.deadline <= now
 
@@ -155,4 +158,4 @@ export const isClaimable = (state: State, job: Job): boolean =>
   !state.paused.includes(job.queue)
 
 export const stateOf = (job: Job, now: number): "leased" | "blocked" | "ready" | "delayed" =>
-  job.lease !== null ? "leased" : !job.open ? "blocked" : job.dueAt <= now ? "ready" : "delayed"
+  job.lease !== null ? "leased" : !job.open ? "blocked" : metAt(job) <= now ? "ready" : "delayed"

@@ -8,7 +8,7 @@ import { type Before, before, claimed, holds, isRisky } from "./claims.js"
 import type { Apart, Simple } from "./commands.js"
 import type { QueueName } from "./queues.js"
 import { type Answer, agree, demand, describe, type Scene } from "./scene.js"
-import { isClaimable, isExpired, isLapsed } from "./state.js"
+import { isClaimable, isExpired, isLapsed, metAt } from "./state.js"
 
 type Run<A = void> = Effect.Effect<A, unknown, EngineServices>
 type Fetch = Extract<Simple, { readonly _tag: "fetch" }>
@@ -37,7 +37,7 @@ const nextIn = ({ state }: Scene, queue: QueueName): number | undefined => {
   const { live, now, paused } = state
   const mine = live.filter((job) => job.queue === queue)
   const ends = mine.flatMap(({ lease }) => (lease === null ? [] : [lease.deadline]))
-  const due = mine.filter((job) => job.lease === null && job.open && job.dueAt > now).map(({ dueAt }) => dueAt)
+  const due = mine.filter((job) => job.lease === null && job.open && metAt(job) > now).map(metAt)
   const all = [...ends, ...(paused.includes(queue) ? [] : due)]
   return all.length === 0 ? undefined : Math.max(0, Math.min(...all) - now)
 }

@@ -7,6 +7,7 @@ import { Effect } from "effect"
 import type { StoreError } from "../../services/Errors.js"
 import { makeTurn, type Names, nextval, type PerEngine, type Session, type Statement, statement } from "../engine.js"
 import { type Define, define } from "../Queue/statements/define.js"
+import { metAt } from "../Queue/statements/lists.js"
 import { int, intOrNull } from "../Queue/statements/rows.js"
 import { type Columns, columns, namesOf, rowsFrom, text } from "./columns.js"
 import { makeSettings } from "./writeSettings.js"
@@ -154,7 +155,7 @@ const adds = (n: Names) => {
       n.jobs,
       [...id, ...columns.job],
       ", visible_at",
-      ", CASE WHEN ordering_key IS NULL THEN due_at END"
+      `, CASE WHEN ordering_key IS NULL THEN ${metAt[n.engine]("due_at", "expires_at")} END`
     ),
     dead: insert("import_dead", n.deadLetters, [...id, ...columns.dead]),
     completed: insert("import_completed", n.completedJobs, [...id, ...columns.completed]),

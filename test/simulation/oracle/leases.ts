@@ -46,8 +46,10 @@ export const makeLeases = (court: Court) => {
   /** What the runtime decides after a failure: the policy's delay, within its jitter. */
   const checkDelay = (scene: Scene, before: Row, after: Row, handling: Handling): void => {
     const { said } = handling
-    const at = num(after.visible_at)
+    const at = num(after.due_at)
     const delay = at - scene.now
+    if (num(after.visible_at) !== (after.expires_at === null ? at : Math.min(at, num(after.expires_at))))
+      wrong(`${after.id} is met neither when it is due nor by its expiry`)
     const spent = num(before.attempt) - num(after.attempt) === 0
     const failed = num(after.failures) - num(before.failures)
     // One that is given up has failed, whatever it says later; and a COMMIT may fail after the last word
@@ -69,7 +71,7 @@ export const makeLeases = (court: Court) => {
   const returned = (scene: Scene, before: Row, after: Row): void => {
     const holder = jobs.get(num(after.id))?.holder
     const lapsed = num(after.crashes) > num(before.crashes)
-    const way = lapsed ? "lapse" : `${num(after.visible_at) - scene.now} ms`
+    const way = lapsed ? "lapse" : `${num(after.due_at) - scene.now} ms`
     note(scene, `gives back ${after.id} under ${before.token} (${way}), attempts ${after.attempt}`)
     const handling = handlings.get(num(before.token))
     if (lapsed) {
