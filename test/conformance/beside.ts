@@ -95,17 +95,20 @@ export const besideSuite: Suite = (engine, options) => {
         })
       )
 
-    it.effect("an expired job that nobody has swept does not swallow an enqueue of its key (G189)", () =>
-      Effect.gen(function* () {
-        const queue = freshQueue()
-        yield* queue.enqueue(1, { dedupeKey: "key", expires: "1 second" })
-        yield* TestClock.adjust("2 seconds")
-        const again = yield* queue.enqueue(2, { dedupeKey: "key", expires: "1 hour" })
-        expect(again).toMatchObject({ deduplicated: false, state: "ready" })
-        expect((yield* queue.claim({ limit: 5 })).map(({ payload }) => payload)).toEqual([2])
-        expect(yield* deadRows(queue)).toMatchObject([{ reason: "expired" }])
-      })
-    )
+    for (const onDuplicate of ["keep", "replace"] as const)
+      it.effect(
+        `an expired job that nobody has swept does not swallow an enqueue of its key: ${onDuplicate} (G189)`,
+        () =>
+          Effect.gen(function* () {
+            const queue = freshQueue()
+            yield* queue.enqueue(1, { dedupeKey: "key", expires: "1 second" })
+            yield* TestClock.adjust("2 seconds")
+            const again = yield* queue.enqueue(2, { dedupeKey: "key", expires: "1 hour", onDuplicate })
+            expect(again).toMatchObject({ deduplicated: false, replaced: false, state: "ready" })
+            expect((yield* queue.claim({ limit: 5 })).map(({ payload }) => payload)).toEqual([2])
+            expect(yield* deadRows(queue)).toMatchObject([{ reason: "expired", payload: "1" }])
+          })
+      )
 
     it.effect("a letter requeued at the head does not wait for letters after it (G165)", () =>
       Effect.gen(function* () {

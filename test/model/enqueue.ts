@@ -53,14 +53,13 @@ const replaceWith = (job: Job, { dueAt, expiresAt, expiresMillis, headers, paylo
 }
 
 /** Who holds the key at this moment. What has expired is dead before it swallows another. */
-const holder = (state: State, { dedupeKey, queue, replace }: Wanted): Key | undefined => {
+const holder = (state: State, { dedupeKey, queue }: Wanted): Key | undefined => {
   const find = () =>
     state.keys.find(
       ({ freeAt, key, queue: of }) => of === queue && key === dedupeKey && (freeAt === null || freeAt > state.now)
     )
   const live = state.live.find((job) => job.uid === find()?.uid)
-  if (live !== undefined && find()?.freeAt === null && isExpired(live, state.now) && !replace)
-    bury(state, live, "expired")
+  if (live !== undefined && find()?.freeAt === null && isExpired(live, state.now)) bury(state, live, "expired")
   return dedupeKey === null ? undefined : find()
 }
 

@@ -124,12 +124,12 @@ const postgres: Enqueue = (n, notify) => {
     place: jobs.map((job) => job.orderingKey)
   })
   /** Whether a key, as it was seen, held nobody off, or by one that is spent: then it does no more. */
-  const cleared = (session: Session, queue: string, row: Row, job: NewJob) => {
+  const cleared = (session: Session, queue: string, row: Row) => {
     if (isFree(row)) {
       const seen = { key: row.dedupe_key, holder: row.job_id, freeAt: row.free_at }
       return Effect.as(session.execute(orphan, { queue, ...seen }), true)
     }
-    return isSpent(row, job) ? Effect.as(expire.expireJob(session, int(row.job_id)), true) : Effect.succeed(false)
+    return isSpent(row) ? Effect.as(expire.expireJob(session, int(row.job_id)), true) : Effect.succeed(false)
   }
   /**
    * A job that has to wait for its dedupe key to be cleared would come behind those of its ordering key that were given
@@ -138,10 +138,9 @@ const postgres: Enqueue = (n, notify) => {
   const keepOrder = (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) =>
     jobs.length > 1 && jobs.some(({ dedupeKey, orderingKey }) => dedupeKey !== null && orderingKey !== null)
       ? Effect.gen(function* () {
-          const first = new Map<string, NewJob>()
-          for (const job of jobs) if (job.dedupeKey !== null && !first.has(job.dedupeKey)) first.set(job.dedupeKey, job)
-          const rows = yield* session.execute(holders, { queue, keys: [...first.keys()].sort() })
-          for (const row of rows) yield* cleared(session, queue, row, first.get(String(row.dedupe_key)) as NewJob)
+          const keys = new Set(jobs.flatMap(({ dedupeKey }) => (dedupeKey === null ? [] : [dedupeKey])))
+          const rows = yield* session.execute(holders, { queue, keys: [...keys].sort() })
+          for (const row of rows) yield* cleared(session, queue, row)
         })
       : Effect.void
   const mixed = (session: Session, queue: string, jobs: ReadonlyArray<NewJob>) =>
@@ -178,7 +177,7 @@ const postgres: Enqueue = (n, notify) => {
           for (const index of [...refused].sort((a, b) => holderOf(a) - holderOf(b) || a - b)) {
             const row = byKey.get(jobs[index]?.dedupeKey as string)
             if (row === undefined) continue
-            if (!(yield* cleared(session, queue, row, jobs[index] as NewJob))) {
+            if (!(yield* cleared(session, queue, row))) {
               const notice = { queue, channel: n.channel }
               const receipt = yield* heldBy(session, replace, row, jobs[index] as NewJob, notice)
               receipts[index] = receipt
@@ -247,7 +246,7 @@ const sqlite: Enqueue = (n) => {
         const key = job.dedupeKey
         if (key !== null) {
           let [held] = yield* session.execute(holder, { queue, key })
-          if (held !== undefined && isSpent(held, job)) {
+          if (held !== undefined && isSpent(held)) {
             yield* expire.expireJob(session, int(held.job_id))
             held = (yield* session.execute(holder, { queue, key }))[0]
           }

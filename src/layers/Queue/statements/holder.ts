@@ -24,8 +24,8 @@ export const added = (id: number, dueAt: number | null, now: number): Receipt =>
 export const isFree = (row: Row): boolean =>
   row.live_id === null && (intOrNull(row.free_at) === null || int(row.free_at) <= int(row.now))
 
-/** A holder that has expired and will never run: it is dead before it swallows another. One to be replaced lives on. */
-export const isSpent = (row: Row, job: NewJob): boolean => bool(row.spent) && !job.replace
+/** A holder that has expired and will never run: it is dead before it swallows another, or is replaced. */
+export const isSpent = (row: Row): boolean => bool(row.spent)
 
 /** Payload, headers and times of a job that nobody holds are replaced; its attempts and errors start afresh. */
 export const replaceText = (n: Names, max: string) => {
