@@ -80,7 +80,7 @@ const postgres: Claim = (n) => {
         SELECT c.* FROM priorities p CROSS JOIN LATERAL (
           SELECT w.id, w.priority, w.visible_at, coalesce(w.expires_at <= ${now}, false) AS expired, ${risky} AS risky, w.crashes > 0 AS crashed
           FROM ${n.jobs} w
-          WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at <= ${now} AND (w.visible_at, w.id) > (${after("afterAt")}, ${after("afterId")})
+          WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at <= ${n.now} AND (w.visible_at, w.id) > (${after("afterAt")}, ${after("afterId")})
           ORDER BY w.visible_at, w.id LIMIT :limit::integer FOR UPDATE SKIP LOCKED
         ) c WHERE p.priority IS NOT NULL LIMIT :limit::integer
       ) s
@@ -94,20 +94,18 @@ const postgres: Claim = (n) => {
     ), freed AS (
       DELETE FROM ${n.dedupeKeys} WHERE queue = :queue AND dedupe_key = ANY (ARRAY(SELECT freeing FROM claimed WHERE freeing IS NOT NULL))
         AND job_id = ANY (ARRAY(SELECT id FROM claimed WHERE freeing IS NOT NULL)) AND free_at IS NULL
-    ), counted AS MATERIALIZED (
+    ), counted AS (
       SELECT count(*) AS seen, count(*) FILTER (WHERE expired) AS expired FROM seen
-    ), last AS (
-      SELECT priority, visible_at, id FROM seen ORDER BY n DESC LIMIT 1
-    ), facts AS MATERIALIZED (
-      SELECT json_build_array(f.seen, f.expired, ${now}, ${pausedQueue(n)}, EXISTS (SELECT 1 FROM ${n.laneMarks} m WHERE m.queue = :queue),
+    ), facts AS (
+      SELECT json_build_array(f.seen, f.expired, ${n.now}, ${pausedQueue(n)}, EXISTS (SELECT 1 FROM ${n.laneMarks} m WHERE m.queue = :queue),
         CASE WHEN :probe::boolean OR f.seen < :limit::integer THEN ${leaseEnds(n)} END,
         CASE WHEN f.seen < :limit::integer THEN (
           SELECT min(d.visible_at) FROM priorities p CROSS JOIN LATERAL (
             SELECT w.visible_at FROM ${n.jobs} w
-            WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at > ${now} ORDER BY w.visible_at LIMIT 1
+            WHERE ${waiting("w")} AND w.priority = p.priority AND w.visible_at > ${n.now} ORDER BY w.visible_at LIMIT 1
           ) d WHERE p.priority IS NOT NULL
         ) END,
-        (SELECT priority FROM last), (SELECT visible_at FROM last), (SELECT id FROM last))::text AS facts
+        (SELECT json_build_array(l.priority, l.visible_at, l.id) FROM seen l WHERE l.n = f.seen))::text AS facts
       FROM counted f
     )
     SELECT f.facts, c.id, c.token, ${takenNames("c.")} FROM facts f LEFT JOIN claimed c ON false
@@ -134,9 +132,9 @@ const postgres: Claim = (n) => {
       (rows) => {
         const told = rows.find((row) => row.facts !== null)
         const facts = told === undefined ? noFacts : (JSON.parse(String(told.facts)) as Facts)
-        const [seen, expired, now, paused, marked, leaseEnds, dueNext, ...last] = facts
+        const [seen, expired, now, paused, marked, leaseEnds, dueNext, last] = facts
         const taken = { queue, now, visibilityMillis, monotonic }
-        const [priority, visibleAt, id] = last
+        const [priority, visibleAt, id] = last ?? []
         return {
           rows: rows
             .filter((row) => row.id !== null)
@@ -148,7 +146,10 @@ const postgres: Claim = (n) => {
           paused,
           nextAt: earliest(leaseEnds, dueNext),
           now,
-          last: priority === null || visibleAt === null || id === null ? undefined : { priority, visibleAt, id }
+          last:
+            priority === undefined || visibleAt === undefined || id === undefined
+              ? undefined
+              : { priority, visibleAt, id }
         }
       }
     )
@@ -163,12 +164,10 @@ type Facts = [
   marked: boolean,
   leaseEnds: number | null,
   dueNext: number | null,
-  priority: number | null,
-  visibleAt: number | null,
-  id: number | null
+  last: readonly [priority: number, visibleAt: number, id: number] | null
 ]
 
-const noFacts: Facts = [0, 0, 0, false, false, null, null, null, null, null]
+const noFacts: Facts = [0, 0, 0, false, false, null, null, null]
 
 const earliest = (a: number | null, b: number | null): number | null =>
   a === null ? b : b === null ? a : Math.min(a, b)

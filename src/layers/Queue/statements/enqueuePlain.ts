@@ -5,7 +5,7 @@
 import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { NewJob, Receipt } from "../../../services/QueueStore.js"
-import { type Names, onceNow, type PerEngine, type Session, statement } from "../../engine.js"
+import { type Names, type PerEngine, type Session, statement } from "../../engine.js"
 import { added, dueAt } from "./holder.js"
 import { int } from "./rows.js"
 
@@ -52,25 +52,28 @@ export const plainParameters = (n: Names, queue: string, job: NewJob, payload: u
 })
 
 const postgres: EnqueuePlain = (n, notify) => {
-  const now = onceNow(n)
-  const due = dueAt(now, "greatest", ":runAt::bigint", ":delay::bigint")
-  const values = (payload: string) =>
+  const dueOf = (now: string) => dueAt(now, "greatest", ":runAt::bigint", ":delay::bigint")
+  const values = (payload: string, now: string, due: string) =>
     `:queue, ${payload}, :priority::smallint, 0, :maxAttempts::integer, ${now}, ${due}, ${due}, coalesce(:expiresAt::bigint, ${due} + :expiresMillis::bigint), :expiresMillis::bigint, :headers::text`
+  const noted = notify ? ", pg_notify(:channel, :queue)::text AS noted" : ""
+  // The server's clock each time that it is named: of one row that is less than to begin a query of its own for it
   const one = statement(
     n,
     "enqueue_one",
-    `INSERT INTO ${n.jobs} (${columns}) VALUES (${values(":payload::text")})
-    RETURNING id::text AS ids, due_at AS due, enqueued_at AS now${notify ? ", pg_notify(:channel, :queue)::text AS noted" : ""}`
+    `INSERT INTO ${n.jobs} (${columns}) VALUES (${values(":payload::text", n.now, dueOf(n.now))})
+    RETURNING id::text AS ids, due_at AS due, enqueued_at AS now${noted}`
   )
-  // Ids are given in the order of the list, and come back in order
+  // Of many it is looked at once (`OFFSET` keeps that apart). Ids are given in the order of the list, and come back in order
   const many = statement(
     n,
     "enqueue_plain",
     `WITH added AS (
-      INSERT INTO ${n.jobs} (${columns}) SELECT ${values("i.payload")} FROM unnest(:payload::text[]) WITH ORDINALITY AS i (payload, n) ORDER BY i.n
+      INSERT INTO ${n.jobs} (${columns}) SELECT ${values("i.payload", "t.now", "t.due")}
+      FROM (SELECT c.now, ${dueOf("c.now")} AS due FROM (SELECT ${n.now} AS now OFFSET 0) AS c OFFSET 0) AS t
+      CROSS JOIN unnest(:payload::text[]) WITH ORDINALITY AS i (payload, n) ORDER BY i.n
       RETURNING id, due_at, enqueued_at
-    )${notify ? ", note AS MATERIALIZED (SELECT pg_notify(:channel, :queue))" : ""}
-    SELECT string_agg(id::text, ',' ORDER BY id) AS ids, min(due_at) AS due, min(enqueued_at) AS now${notify ? ", (SELECT count(*) FROM note) AS noted" : ""} FROM added`
+    )
+    SELECT string_agg(id::text, ',' ORDER BY id) AS ids, min(due_at) AS due, min(enqueued_at) AS now${noted} FROM added`
   )
   return (session, queue, jobs) => {
     const [first] = jobs

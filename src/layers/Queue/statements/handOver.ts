@@ -6,7 +6,7 @@ import { Effect } from "effect"
 import type { StoreError } from "../../../services/Errors.js"
 import type { NewJob, Receipt, Receiver } from "../../../services/QueueStore.js"
 import type { ClaimedRow } from "../../../services/Settlement.js"
-import { type Names, nextval, onceNow, type PerEngine, type Session, statement } from "../../engine.js"
+import { type Names, nextval, type PerEngine, type Session, statement } from "../../engine.js"
 import { leaseEnds, pausedQueue } from "./claim.js"
 import { plainParameters } from "./enqueuePlain.js"
 import { added } from "./holder.js"
@@ -67,15 +67,14 @@ const claimedRow = (job: NewJob, id: number, token: number, lease: Taken): Claim
   )
 
 const postgres: HandOver = (n, notify) => {
-  const now = onceNow(n)
   const ifFree = (value: string, otherwise = "NULL") => `CASE WHEN f.free THEN ${value} ELSE ${otherwise} END`
   const put = statement(
     n,
     "enqueue_claimed",
-    `WITH f AS MATERIALIZED (SELECT ${comesFirst(n, ":priority::smallint", now)} AS free), added AS (
+    `WITH f AS MATERIALIZED (SELECT ${comesFirst(n, ":priority::smallint", n.now)} AS free, ${n.now} AS now), added AS (
       INSERT INTO ${n.jobs} (${columns})
-      SELECT :queue, i.payload, :priority::smallint, ${ifFree("1", "0")}, :maxAttempts::integer, ${now}, ${now}, ${ifFree(`${now} + :visibility::bigint`, now)},
-        :headers::text, ${ifFree(nextval(n.tokens))}, ${ifFree(":worker::text")}, ${ifFree(now)}, ${ifFree(":visibility::bigint")}
+      SELECT :queue, i.payload, :priority::smallint, ${ifFree("1", "0")}, :maxAttempts::integer, f.now, f.now, ${ifFree("f.now + :visibility::bigint", "f.now")},
+        :headers::text, ${ifFree(nextval(n.tokens))}, ${ifFree(":worker::text")}, ${ifFree("f.now")}, ${ifFree(":visibility::bigint")}
       FROM f, unnest(:payload::text[]) WITH ORDINALITY AS i (payload, n) ORDER BY i.n
       RETURNING id, token, enqueued_at
     )${notify ? ", note AS MATERIALIZED (SELECT pg_notify(:channel, :queue) FROM f WHERE NOT f.free)" : ""}
