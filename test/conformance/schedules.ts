@@ -252,6 +252,8 @@ export const schedulesSuite: Suite = (engine, options) => {
               yield* minutesLater(10)
               yield* open
               yield* fireDue
+              const changed = { every: "1 minute", queue, payload: "changed", catchUp } as const
+              yield* Schedules.put(Schedules.make(schedule.name, changed))
               expect(yield* behind(queue)).toEqual([])
               yield* Schedules.resume(schedule.name)
               yield* fireDue
@@ -273,8 +275,9 @@ export const schedulesSuite: Suite = (engine, options) => {
             const open = yield* shut(queue)
             const minute = yield* nextMinute
             yield* fireDue
-            for (const _ of numbersTo(2)) {
+            for (const payload of ["go", "changed"]) {
               yield* Schedules.pause(schedule.name)
+              yield* Schedules.put(Schedules.make(schedule.name, { every: "1 minute", queue, payload }))
               yield* TestClock.adjust("10 seconds")
               yield* Schedules.resume(schedule.name)
               yield* fireDue

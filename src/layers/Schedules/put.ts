@@ -33,7 +33,7 @@ export const fireOwed = (
   if (int(row.next_at) > int(row.paused_at ?? row.now)) return Effect.succeed(undefined)
   const then = row.paused_at === null ? row : { ...row, now: row.paused_at }
   const fired = Effect.map(fire.fire(session, then), Either.getOrUndefined)
-  if (int(row.failures) === 0) return fired
+  if (int(row.failures) === 0 && row.paused_at === null) return fired
   const release = session.execute(statements.release, {})
   return Effect.zipRight(
     session.execute(statements.savepoint, {}),
@@ -75,7 +75,8 @@ export const makePut =
           if (declared === 1 && !bool(row.declared)) yield* session.execute(statements.declare, { name, declared })
           return { outcome: "unchanged", fired: undefined }
         }
-        const owed = yield* fireOwed(statements, fire, session, row)
+        // A paused one fires nothing; what it owes still is `resume`'s
+        const owed = row.paused_at === null ? yield* fireOwed(statements, fire, session, row) : undefined
         const now = int(row.now)
         const lastAt = owed === undefined ? intOrNull(row.last_at) : owed.lastAt
         const same = sameRule(row, recurrence.rule)
