@@ -265,24 +265,39 @@ export const schedulesSuite: Suite = (engine, options) => {
           )
       )
 
-      it.effect(
-        "G104 resumed when it still cannot be fired, it owes that boundary, if none of the pause came after it",
-        () =>
+      for (const catchUp of ["skip", "latest", "all"] as const)
+        it.effect(
+          `G104 resumed when it still cannot be fired, it owes what no boundary of the pause followed: ${catchUp}`,
+          () =>
+            Effect.gen(function* () {
+              const queue = freshQueue()
+              const schedule = every(queue, { catchUp })
+              yield* Schedules.put(schedule)
+              const open = yield* shut(queue)
+              const minute = yield* nextMinute
+              yield* fireDue
+              for (const payload of ["go", "changed"]) {
+                yield* Schedules.pause(schedule.name)
+                yield* Schedules.put(Schedules.make(schedule.name, { every: "1 minute", queue, payload, catchUp }))
+                yield* TestClock.adjust("10 seconds")
+                yield* Schedules.resume(schedule.name)
+              }
+              expect(yield* info(schedule)).toMatchObject({ fired: 0, nextAt: new Date(minute) })
+              yield* open
+              yield* fireDue
+              expect(yield* behind(queue)).toEqual([minute])
+            })
+        )
+
+      it.effect("G104 resumed when it still cannot be fired, and boundaries of the pause followed, it owes none", () =>
+        Effect.forEach(["skip", "latest", "all"] as const, (catchUp) =>
           Effect.gen(function* () {
             const queue = freshQueue()
-            const schedule = every(queue)
+            const schedule = every(queue, { catchUp })
             yield* Schedules.put(schedule)
             const open = yield* shut(queue)
-            const minute = yield* nextMinute
+            yield* nextMinute
             yield* fireDue
-            for (const payload of ["go", "changed"]) {
-              yield* Schedules.pause(schedule.name)
-              yield* Schedules.put(Schedules.make(schedule.name, { every: "1 minute", queue, payload }))
-              yield* TestClock.adjust("10 seconds")
-              yield* Schedules.resume(schedule.name)
-              yield* fireDue
-            }
-            expect(yield* info(schedule)).toMatchObject({ fired: 0, nextAt: new Date(minute) })
             yield* Schedules.pause(schedule.name)
             yield* minutesLater(3)
             yield* Schedules.resume(schedule.name)
@@ -291,6 +306,21 @@ export const schedulesSuite: Suite = (engine, options) => {
             yield* fireDue
             expect(yield* behind(queue)).toEqual([next])
           })
+        )
+      )
+
+      it.effect("G104 the only boundary of a pause is not caught up either", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const schedule = every(queue)
+          yield* Schedules.put(schedule)
+          yield* nextMinute
+          yield* Schedules.pause(schedule.name)
+          yield* minutesLater(1)
+          yield* Schedules.resume(schedule.name)
+          yield* fireDue
+          expect(yield* liveRows(queue)).toHaveLength(1)
+        })
       )
 
       it.effect("G104 a rule that comes back after a pause owes nothing of it, whenever the rule was changed", () =>
@@ -545,6 +575,20 @@ export const schedulesSuite: Suite = (engine, options) => {
             yield* Schedules.trigger(schedule.name)
           }
           expect(yield* info(schedule)).toMatchObject({ fired: 0, skipped: 0 })
+        })
+      )
+
+      it.effect("G106 of hundreds it knows the latest", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const schedule = every(queue, { overlap: "skip" })
+          yield* Schedules.put(schedule)
+          for (const _ of numbersTo(110)) yield* Schedules.trigger(schedule.name)
+          const jobs = yield* queue.claim({ limit: 109 })
+          yield* Effect.forEach(jobs, (job) => job.ack, { discard: true })
+          yield* nextMinute
+          yield* fireDue
+          expect(yield* info(schedule)).toMatchObject({ fired: 0, skipped: 1 })
         })
       )
 
