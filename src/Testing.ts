@@ -133,7 +133,7 @@ export const drain = <A, I>(
         const { crashed, expired, recovered } = yield* service.sweepExpired(queue.name)
         if (crashed + expired + recovered > 0) continue
       }
-      const next = Math.min(...ends.filter((at) => at > now && at <= target))
+      const next = Math.min(...ends.filter((at) => at > now))
       if (yield* step(Math.min(target, next))) continue
       if (next <= target) {
         yield* TestClock.setTime(next)

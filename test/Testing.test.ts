@@ -173,6 +173,16 @@ describe("alkstore/Testing", () => {
       })
     )
 
+    it.effect("a drain waits for no expiry beyond its limit (G66)", () =>
+      Effect.gen(function* () {
+        const queue = make("long-lived")
+        const start = yield* Clock.currentTimeMillis
+        yield* queue.enqueue("a", { expires: "1 day" })
+        expect(yield* Effect.flip(Testing.drain(queue, { within: "1 hour" }))).toMatchObject({ argument: "within" })
+        expect((yield* Clock.currentTimeMillis) - start).toBeLessThanOrEqual(3_600_000)
+      })
+    )
+
     it.effect("drain says so when jobs are left and nothing moves any more", () =>
       Effect.gen(function* () {
         const queue = make("unattended")

@@ -71,6 +71,20 @@ export const operationsSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect(
+      "a job that is put off takes an expiry that counts from when it is due along, and is not claimed before (G156)",
+      () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const { id } = yield* queue.enqueue("a", { expires: "1 minute" })
+          yield* queue.reschedule({ id }, { delay: "2 hours" })
+          yield* TestClock.adjust("2 minutes")
+          expect(yield* queue.claim()).toEqual([])
+          yield* TestClock.adjust("118 minutes")
+          expect(yield* queue.claim()).toMatchObject([{ id }])
+        })
+    )
+
     it.effect("reschedule moves a waiting job to a delay or an instant, there and back (G156)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()
