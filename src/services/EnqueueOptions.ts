@@ -105,11 +105,13 @@ const names: ReadonlyArray<keyof EnqueueOptions> = [
 
 /** Everything of a new job but its payload, checked. */
 export const placement = (
-  options: EnqueueOptions,
+  given: EnqueueOptions,
   defaults: Defaults
 ): Either.Either<Omit<NewJob, "payload">, InvalidArgument> =>
   Either.gen(function* () {
-    yield* checkNames("options", "option", options, names)
+    yield* checkNames("options", "option", given, names)
+    // What it inherits is no option
+    const options: EnqueueOptions = Object.assign(Object.create(null), given)
     const { replace, scope, window } = yield* dedupe(options)
     if (options.delay !== undefined && options.runAt !== undefined) {
       return yield* Either.left(

@@ -178,6 +178,14 @@ export const refusalSuite: Suite = (engine, options) => {
       )
     }
 
+    it.effect("what options inherit is none (G201)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        yield* queue.enqueue(1, Object.create({ priority: 5, orderingKey: "x", delay: "1 hour" }))
+        expect(yield* queue.claim()).toMatchObject([{ priority: 0, orderingKey: undefined }])
+      })
+    )
+
     it.effect("an iterable that throws, at whichever step: InvalidArgument, nothing written (G6)", () =>
       Effect.gen(function* () {
         const queue = freshQueue()

@@ -289,24 +289,68 @@ export const schedulesSuite: Suite = (engine, options) => {
             })
         )
 
-      it.effect("G104 resumed when it still cannot be fired, and boundaries of the pause followed, it owes none", () =>
-        Effect.forEach(["skip", "latest", "all"] as const, (catchUp) =>
+      for (const catchUp of ["skip", "latest", "all"] as const)
+        it.effect(
+          `G104 resumed when it still cannot be fired, it owes that, and nothing of its pauses: ${catchUp}`,
+          () =>
+            Effect.gen(function* () {
+              const queue = freshQueue()
+              const schedule = every(queue, { catchUp })
+              yield* Schedules.put(schedule)
+              const open = yield* shut(queue)
+              const minute = yield* nextMinute
+              yield* fireDue
+              yield* minutesLater(1)
+              for (const _ of numbersTo(2)) {
+                yield* Schedules.pause(schedule.name)
+                yield* minutesLater(3)
+                yield* Schedules.resume(schedule.name)
+              }
+              yield* open
+              yield* fireDue
+              const owed = [minute, minute + 60_000]
+              expect(yield* behind(queue)).toEqual(catchUp === "all" ? owed : owed.slice(1))
+              const next = yield* nextMinute
+              yield* fireDue
+              expect((yield* behind(queue)).slice(-1)).toEqual([next])
+            })
+        )
+
+      it.effect("G103 what was tried in time is owed, also to a scheduler that comes late to the next attempt", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const schedule = every(queue, { every: "1 hour", catchUp: "skip" })
+          yield* Schedules.put(schedule)
+          const open = yield* shut(queue)
+          const now = yield* Clock.currentTimeMillis
+          const hour = (Math.floor(now / 3_600_000) + 1) * 3_600_000
+          yield* TestClock.setTime(hour + 500)
+          yield* fireDue
+          yield* open
+          // A boundary passes that nobody tries
+          yield* TestClock.adjust("90 minutes")
+          yield* fireDue
+          expect(yield* behind(queue)).toEqual([hour])
+          yield* fireDue
+          expect(yield* info(schedule)).toMatchObject({ fired: 1, nextAt: new Date(hour + 7_200_000) })
+        })
+      )
+
+      it.effect(
+        "G108 what cannot be fired, and was not tried before, keeps nobody from a pause or a change that owes it still",
+        () =>
           Effect.gen(function* () {
             const queue = freshQueue()
-            const schedule = every(queue, { catchUp })
+            const schedule = every(queue)
             yield* Schedules.put(schedule)
             const open = yield* shut(queue)
-            yield* nextMinute
-            yield* fireDue
+            const minute = yield* nextMinute
+            yield* Schedules.put(Schedules.make(schedule.name, { every: "1 minute", queue, payload: "changed" }))
             yield* Schedules.pause(schedule.name)
-            yield* minutesLater(3)
-            yield* Schedules.resume(schedule.name)
             yield* open
-            const next = yield* nextMinute
-            yield* fireDue
-            expect(yield* behind(queue)).toEqual([next])
+            yield* Schedules.resume(schedule.name)
+            expect(yield* behind(queue)).toEqual([minute])
           })
-        )
       )
 
       it.effect("G104 the only boundary of a pause is not caught up either", () =>

@@ -19,7 +19,7 @@ const scene = (reason: StoreErrorReason) => {
   const fire = { fire: () => Effect.fail(storeError("enqueue", new Error("no"), reason)) }
   const statements = scheduleStatements(postgresNames("alkstore", "database"))
   const row = { paused_at: null, failures: 1, next_at: 1, now: 2 }
-  return { sent, fired: fireOwed(statements, fire as unknown as Fire, { execute } as unknown as Session, row) }
+  return { sent, fired: fireOwed(statements, fire as unknown as Fire, { execute } as unknown as Session, row, false) }
 }
 
 test("what would fail again is undone, and the change stands (G108)", async () => {

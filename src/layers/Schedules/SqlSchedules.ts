@@ -100,7 +100,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
       changing("schedule_pause", name, (session, row) =>
         Effect.gen(function* () {
           if (row.paused_at !== null) return undefined
-          const owed = yield* fireOwed(statements, fire, session, row)
+          const owed = yield* fireOwed(statements, fire, session, row, true)
           yield* session.execute(statements.pause, { name })
           yield* tell(session)
           return owed
@@ -111,7 +111,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
       changing("schedule_resume", name, (session, row) =>
         Effect.gen(function* () {
           if (row.paused_at === null) return undefined
-          const owed = yield* fireOwed(statements, fire, session, row)
+          const owed = yield* fireOwed(statements, fire, session, row, true)
           // One that this version cannot read is looked at at once, which says so in its error
           const nextAt = Either.match(restore(ruleOf(row)), {
             onLeft: () => int(row.now),
@@ -120,7 +120,8 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
                 ? afterPause(recurrence, row, intOrNull(row.last_at))
                 : nextAfter(recurrence, int(row.now), owed.lastAt)
           })
-          yield* session.execute(statements.resume, { name, nextAt, previousRule: resumedRule(row) })
+          const owing = owed === undefined && nextAt <= int(row.paused_at)
+          yield* session.execute(statements.resume, { name, nextAt, previousRule: resumedRule(row, owing) })
           yield* tell(session)
           return owed
         })

@@ -41,22 +41,48 @@ export const ruleOf = (row: Row): StoredRule => ({
 export const nextAfter = (recurrence: Recurrence, now: number, lastAt: number | null): number =>
   recurrence.next(Math.max(now, lastAt ?? now)) ?? never
 
-/** The next boundary once a pause has ended: one from before it that cannot be fired still is owed, where no other is. */
-export const afterPause = (recurrence: Recurrence, row: Row, lastAt: number | null): number => {
-  const [now, owed] = [int(row.now), int(row.next_at)]
-  const from = Math.max(owed, (lastAt ?? owed - 1) + 1)
-  return owed <= int(row.paused_at) && between(recurrence, from, now, 2).length === 1
-    ? owed
-    : nextAfter(recurrence, now, lastAt)
-}
+/** The next boundary once a pause has ended, or what was due before it and cannot be fired still. */
+export const afterPause = (recurrence: Recurrence, row: Row, lastAt: number | null): number =>
+  int(row.next_at) <= int(row.paused_at) ? int(row.next_at) : nextAfter(recurrence, int(row.now), lastAt)
+
+/** Pauses whose boundaries must not be taken for what is owed from before them, the latest. */
+const mostGaps = 10
+
+type Gap = readonly [pausedAt: number, resumedAt: number]
+
+const isGap = (value: unknown): value is Gap =>
+  Array.isArray(value) && value.length === 2 && value.every(Number.isSafeInteger)
+
+const gapsOf = (replaced: unknown): ReadonlyArray<Gap> =>
+  typeof replaced === "object" && replaced !== null && "gaps" in replaced && Array.isArray(replaced.gaps)
+    ? replaced.gaps.filter(isGap)
+    : []
 
 /** A rule that another has replaced, and when. */
 export const replacedRule = (rule: StoredRule, until: number): string => JSON.stringify({ ...rule, until })
 
-/** The same, owing nothing of a pause that ends now. */
-export const resumedRule = (row: Row): string | null => {
+/** The same, owing nothing of a pause that ends now. `owing`: something from before it is owed still. */
+export const resumedRule = (row: Row, owing: boolean): string | null => {
   const replaced = parseJson(textOrNull(row.previous_rule))
-  return typeof replaced === "object" && replaced !== null ? JSON.stringify({ ...replaced, until: int(row.now) }) : null
+  const rule = typeof replaced === "object" && replaced !== null && "cron" in replaced ? replaced : undefined
+  const gaps = [...gapsOf(replaced), [int(row.paused_at), int(row.now)]].slice(-mostGaps)
+  if (rule === undefined) return owing ? JSON.stringify({ gaps }) : null
+  return JSON.stringify({ ...rule, until: int(row.now), ...(owing ? { gaps } : {}) })
+}
+
+/** The last boundaries that have come since `from`, without those of pauses. */
+const comeSince = (recurrence: Recurrence, from: number, row: Row, until: number, limit: number) => {
+  let start = from
+  const come: Array<number> = []
+  const add = (end: number) => {
+    if (start <= end) come.push(...between(recurrence, start, end, limit))
+  }
+  for (const [pausedAt, resumedAt] of gapsOf(parseJson(textOrNull(row.previous_rule)))) {
+    add(Math.min(pausedAt, until))
+    start = Math.max(start, resumedAt + 1)
+  }
+  add(until)
+  return come.slice(-limit)
 }
 
 /**
@@ -65,7 +91,7 @@ export const resumedRule = (row: Row): string | null => {
  */
 export const firstAfter = (recurrence: Recurrence, now: number, lastAt: number | null, replaced: unknown): number => {
   if (typeof replaced === "object" && replaced !== null && "until" in replaced && typeof replaced.until === "number") {
-    const { until, ...rule } = replaced
+    const { gaps: _, until, ...rule } = replaced as { readonly gaps?: unknown; readonly until: number }
     const same = JSON.stringify(rule) === JSON.stringify(recurrence.rule)
     const missed = same ? between(recurrence, Math.max(until, lastAt ?? until) + 1, now, 2) : []
     if (missed.length === 1) return missed[0] as number
@@ -93,12 +119,16 @@ export const decide = (row: Row): Either.Either<Decision, string> =>
     const before = intOrNull(row.last_at)
     if (!Number.isSafeInteger(owed)) return yield* Either.left("next_at is not an instant")
     const from = before === null ? owed : Math.max(owed, before + 1)
-    const come = between(recurrence, from, now, catchUp === "all" ? mostBoundaries : 1)
+    const come = comeSince(recurrence, from, row, now, catchUp === "all" ? mostBoundaries : 1)
     const lastAt = come.at(-1) ?? before
     // `fire_at` is when it was to be looked at: the boundary, or its next attempt
     const inTime = now - (intOrNull(row.fire_at) ?? now) <= lateMillis
+    /** What a scheduler has tried: in time, since what is late is not tried. */
+    const tried = () =>
+      int(row.failures) > 0 ? comeSince(recurrence, from, row, Math.min(now, int(row.last_error_at)), 1) : []
+    const recent = come.filter((boundary) => now - boundary <= lateMillis)
     return {
-      boundaries: catchUp === "skip" && !inTime ? come.filter((boundary) => now - boundary <= lateMillis) : come,
+      boundaries: catchUp !== "skip" || inTime ? come : recent.length > 0 ? recent : tried(),
       lastAt,
       nextAt: nextAfter(recurrence, now, lastAt)
     }

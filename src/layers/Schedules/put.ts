@@ -21,19 +21,20 @@ export interface Put {
 }
 
 /**
- * Fires what is owed by a row before it is changed. What keeps one from it that has failed before may be over by now; if it is not,
- * the change stands: it must be able to mend it. What is paused owes what was due when it was paused.
+ * Fires what is owed by a row before it is changed; of one that is paused, what was due when it was paused. Where that cannot be done,
+ * the change stands if it has failed before (the change must be able to mend it), or if it is owed afterwards (`stays`).
  */
 export const fireOwed = (
   statements: ScheduleStatements,
   fire: Fire,
   session: Session,
-  row: Row
+  row: Row,
+  stays: boolean
 ): Effect.Effect<Fired | undefined, StoreError> => {
   if (int(row.next_at) > int(row.paused_at ?? row.now)) return Effect.succeed(undefined)
   const then = row.paused_at === null ? row : { ...row, now: row.paused_at }
   const fired = Effect.map(fire.fire(session, then), Either.getOrUndefined)
-  if (int(row.failures) === 0 && row.paused_at === null) return fired
+  if (int(row.failures) === 0 && !stays) return fired
   const release = session.execute(statements.release, {})
   return Effect.zipRight(
     session.execute(statements.savepoint, {}),
@@ -75,11 +76,11 @@ export const makePut =
           if (declared === 1 && !bool(row.declared)) yield* session.execute(statements.declare, { name, declared })
           return { outcome: "unchanged", fired: undefined }
         }
+        const same = sameRule(row, recurrence.rule)
         // A paused one fires nothing; what it owes still is `resume`'s
-        const owed = row.paused_at === null ? yield* fireOwed(statements, fire, session, row) : undefined
+        const owed = row.paused_at === null ? yield* fireOwed(statements, fire, session, row, same) : undefined
         const now = int(row.now)
         const lastAt = owed === undefined ? intOrNull(row.last_at) : owed.lastAt
-        const same = sameRule(row, recurrence.rule)
         // What a failing one owes, it owes still when its times are the same
         const stays = owed === undefined && same
         const replaced = row.paused_at === null ? parseJson(textOrNull(row.previous_rule)) : undefined
