@@ -4,7 +4,7 @@
  */
 import { Effect, type Fiber } from "effect"
 import type { Service as ClockService } from "../services/Clock.js"
-import type { Service as QueueService } from "../services/QueueStore.js"
+import type { Service as QueueService, Renewal } from "../services/QueueStore.js"
 import type { ClaimedRow, Settlement } from "../services/Settlement.js"
 import type { Subscription, Service as WakeService } from "../services/Wake.js"
 import type { Stop } from "./decide.js"
@@ -157,6 +157,14 @@ export const makeRun = (members: Array<Held>): Run => ({
   startedAt: Number.POSITIVE_INFINITY,
   stuckAt: Number.POSITIVE_INFINITY,
   stuck: false
+})
+
+/** The lease again for its visibility timeout, and what is to be written of its job's progress. */
+export const renewalOf = ({ policy }: WorkerState, { row }: Held, progress: string | undefined): Renewal => ({
+  id: row.id,
+  token: row.token,
+  visibilityMillis: policy.visibilityMillis,
+  progress
 })
 
 /** The present by the database's clock, as far as this process can tell without asking it; whole, as rows are. */

@@ -7,7 +7,7 @@ import * as Heartbeat from "../schedule/Heartbeat.js"
 import { renewalRetry } from "../schedule/Renewal.js"
 import type { RenewOutcome } from "../services/QueueStore.js"
 import { look, noteCancelled } from "./controller.js"
-import { arm, type Held, type WorkerState } from "./held.js"
+import { arm, type Held, renewalOf, type WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
 import { ceases, failing, works } from "./outage.js"
 
@@ -36,9 +36,8 @@ export const renew = (state: WorkerState, batch: ReadonlyArray<Held>) =>
   Effect.gen(function* () {
     const sentAt = yield* state.clock.monotonic
     const renewals = batch.map((held) => {
-      const { progress } = held
       held.beat = false
-      return { id: held.row.id, token: held.row.token, visibilityMillis: state.policy.visibilityMillis, progress }
+      return renewalOf(state, held, held.progress)
     })
     const outcomes = yield* state.queue.renew(renewals)
     const now = yield* state.clock.monotonic

@@ -7,21 +7,13 @@ import { Effect, Predicate, type Scope } from "effect"
 import type { StoreError } from "../services/Errors.js"
 import { leaseLost } from "../services/handle.js"
 import { Snooze } from "../services/Job.js"
-import type { Renewal } from "../services/QueueStore.js"
 import * as Settlement from "../services/Settlement.js"
 import { explains } from "./acknowledger.js"
-import { arm, type Held, type WorkerState } from "./held.js"
+import { arm, type Held, renewalOf, type WorkerState } from "./held.js"
 import { lose } from "./interrupt.js"
 
 /** When no transaction could be begun, the handler did not run: its attempt is not spent. */
 const notBegunDelay = "1 second"
-
-const renewal = ({ policy }: WorkerState, { row }: Held, progress: string | undefined): Renewal => ({
-  id: row.id,
-  token: row.token,
-  visibilityMillis: policy.visibilityMillis,
-  progress
-})
 
 /**
  * Whether what the handler itself settled still stands: a part of the transaction may have been rolled back. While the
@@ -30,7 +22,7 @@ const renewal = ({ policy }: WorkerState, { row }: Held, progress: string | unde
 const stands = (state: WorkerState, held: Held) =>
   state.queue.singleWriter
     ? Effect.succeed(true)
-    : state.queue.renew([renewal(state, held, undefined)]).pipe(
+    : state.queue.renew([renewalOf(state, held, undefined)]).pipe(
         state.queue.detached,
         Effect.map(([outcome]) => outcome === "busy")
       )
@@ -40,7 +32,7 @@ const fence = (state: WorkerState, held: Held) =>
     const { row } = held
     const ack = Settlement.done(row)
     // What it said last goes into the completed job
-    if (held.progress !== undefined) yield* state.queue.renewWithin([renewal(state, held, held.progress)])
+    if (held.progress !== undefined) yield* state.queue.renewWithin([renewalOf(state, held, held.progress)])
     const [outcome = "lost"] = yield* state.queue.settle(row.queue, [ack])
     if (outcome === "done") {
       held.settledByHand = ack

@@ -564,47 +564,32 @@ export const schedulesSuite: Suite = (engine, options) => {
           })
       )
 
-      it.effect("G106 a job of the schedule that was dead is live again when it has been requeued", () =>
-        Effect.gen(function* () {
-          const queue = freshQueue()
-          const schedule = every(queue, { overlap: "skip" })
-          yield* Schedules.put(schedule)
-          yield* nextMinute
-          yield* fireDue
-          yield* (yield* claimOne(queue)).fail("dead")
-          yield* minutesLater(1)
-          yield* fireDue
-          yield* (yield* claimOne(queue)).ack
-          yield* queue.deadLetters.requeue({ reason: "failed" })
-          yield* minutesLater(1)
-          yield* fireDue
-          expect(yield* info(schedule)).toMatchObject({ fired: 2, skipped: 1 })
-          yield* (yield* claimOne(queue)).ack
-          yield* minutesLater(1)
-          yield* fireDue
-          expect(yield* info(schedule)).toMatchObject({ fired: 3, skipped: 1 })
-        })
-      )
-
-      it.effect("G106 so is one with an ordering key, which has a new id then", () =>
-        Effect.gen(function* () {
-          const queue = freshQueue()
-          const schedule = every(queue, { overlap: "skip", orderingKey: "k" })
-          yield* Schedules.put(schedule)
-          yield* nextMinute
-          yield* fireDue
-          const dead = yield* claimOne(queue)
-          yield* dead.fail("dead")
-          yield* queue.deadLetters.requeue({ reason: "failed" })
-          expect((yield* liveRows(queue))[0]?.id).not.toBe(dead.id)
-          yield* minutesLater(1)
-          yield* fireDue
-          expect(yield* info(schedule)).toMatchObject({ fired: 1, skipped: 1 })
-          yield* (yield* claimOne(queue)).ack
-          yield* minutesLater(1)
-          yield* fireDue
-          expect(yield* info(schedule)).toMatchObject({ fired: 2, skipped: 1 })
-        })
+      // One with an ordering key, which went on without it, has a new id then
+      it.effect.each([undefined, "k"])(
+        "G106 a job of the schedule that was dead is live again when it has been requeued, ordering key %s",
+        (orderingKey) =>
+          Effect.gen(function* () {
+            const queue = freshQueue()
+            const schedule = every(queue, { overlap: "skip", orderingKey })
+            yield* Schedules.put(schedule)
+            yield* nextMinute
+            yield* fireDue
+            const dead = yield* claimOne(queue)
+            yield* dead.fail("dead")
+            yield* minutesLater(1)
+            yield* fireDue
+            yield* (yield* claimOne(queue)).ack
+            yield* queue.deadLetters.requeue({ reason: "failed" })
+            yield* minutesLater(1)
+            yield* fireDue
+            expect(yield* info(schedule)).toMatchObject({ fired: 2, skipped: 1 })
+            const again = yield* claimOne(queue)
+            expect(again.id === dead.id).toBe(orderingKey === undefined)
+            yield* again.ack
+            yield* minutesLater(1)
+            yield* fireDue
+            expect(yield* info(schedule)).toMatchObject({ fired: 3, skipped: 1 })
+          })
       )
 
       it.effect("G106 a job of somebody else's that holds the key of a boundary is not the schedule's", () =>

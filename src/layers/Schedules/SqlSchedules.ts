@@ -120,8 +120,8 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
                 ? afterPause(recurrence, row, intOrNull(row.last_at))
                 : nextAfter(recurrence, int(row.now), owed.lastAt)
           })
-          const owing = owed === undefined && nextAt <= int(row.paused_at)
-          yield* session.execute(statements.resume, { name, nextAt, previousRule: resumedRule(row, owing) })
+          const previousRule = resumedRule(row, nextAt <= int(row.paused_at))
+          yield* session.execute(statements.resume, { name, nextAt, previousRule })
           yield* tell(session)
           return owed
         })

@@ -8,7 +8,7 @@ import { parseJson } from "../../services/json.js"
 import { scheduleHeader } from "../../services/ScheduleStore.js"
 import type { Names, Session } from "../engine.js"
 import { textOrNull } from "../Queue/statements/rows.js"
-import { scheduleStatements } from "./statements.js"
+import { ownJobStatements } from "./statements.js"
 
 const most = 100
 
@@ -28,7 +28,7 @@ const scheduleOf = ({ headers }: DeadRow): string | undefined => {
 
 /** Tells the schedules of requeued jobs which of these have a new id. `ids`: by the letters'. */
 export const makeRenamed = (n: Names) => {
-  const { keepJobs, lock } = scheduleStatements(n)
+  const { keepJobs, lock } = ownJobStatements(n)
   return (
     session: Session,
     letters: ReadonlyArray<DeadRow>,

@@ -70,16 +70,24 @@ export interface ScheduleStatements {
   readonly release: Statement
 }
 
+const selected = (n: Names) => `SELECT s.*, ${n.now} AS now FROM ${n.schedules} s`
+
+/** For whoever is told that a schedule's job has another id. */
+export const ownJobStatements = (n: Names): Pick<ScheduleStatements, "lock" | "keepJobs"> => ({
+  lock: statement(n, "schedule_lock", `${selected(n)} WHERE name = :name ${differences[n.engine].lock}`),
+  keepJobs: statement(n, "schedule_jobs", `UPDATE ${n.schedules} SET live_jobs = :liveJobs WHERE name = :name`)
+})
+
 /** Everything but the row locks is the same on both engines. */
 export const scheduleStatements = (n: Names): ScheduleStatements => {
-  const { big, least, lock, lockFree, most, within } = differences[n.engine]
+  const { big, least, lockFree, most, within } = differences[n.engine]
   const one = (name: string, text: string) => statement(n, name, text)
-  const row = `SELECT s.*, ${n.now} AS now FROM ${n.schedules} s`
+  const row = selected(n)
   return {
+    ...ownJobStatements(n),
     present: one("present", `SELECT ${n.now} AS now`),
     get: one("schedule", `${row} WHERE name = :name`),
     list: one("schedules", `${row} ORDER BY name`),
-    lock: one("schedule_lock", `${row} WHERE name = :name ${lock}`),
     lockDue: one("schedule_due", `${row} WHERE name = :name AND fire_at <= ${n.now} ${lockFree}`),
     insert: one(
       "schedule_put",
@@ -123,7 +131,6 @@ export const scheduleStatements = (n: Names): ScheduleStatements => {
       "schedule_prune",
       `DELETE FROM ${n.schedules} WHERE declared = :declared AND NOT ${within("name", ":keep", "text")} RETURNING name`
     ),
-    keepJobs: one("schedule_jobs", `UPDATE ${n.schedules} SET live_jobs = :liveJobs WHERE name = :name`),
     // What has expired runs no more, swept or not
     liveJobs: one(
       "schedule_live",
