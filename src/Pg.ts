@@ -23,7 +23,7 @@ import * as PgWake from "./layers/Wake/PgWake.js"
 import * as PollWake from "./layers/Wake/PollWake.js"
 import { Clock } from "./services/Clock.js"
 import type { InvalidArgument, SchemaMismatch, StoreError } from "./services/Errors.js"
-import { checkDuration, checkInteger, checkSchema, endless } from "./services/input.js"
+import { checkDuration, checkInteger, checkOptions, checkSchema, endless } from "./services/input.js"
 import type { Lock } from "./services/Lock.js"
 import type { Queue } from "./services/QueueStore.js"
 import type { Schedules } from "./services/ScheduleStore.js"
@@ -120,9 +120,27 @@ export interface Seams {
 /** For the driver and the server 0 would be no limit; neither can count the milliseconds of a month. */
 const timeout = { min: 1, max: 86_400_000 }
 
+const names = [
+  "namespace",
+  "migrate",
+  "sweeper",
+  "scheduler",
+  "connection",
+  "connections",
+  "connectTimeout",
+  "statementTimeout",
+  "prepare",
+  "sessionSettings",
+  "listen",
+  "notify",
+  "pollInterval"
+] as const
+
 /** What can be said of the options before anything is opened. */
 const check = (options: Options) =>
   Either.gen(function* () {
+    yield* checkOptions(options, names)
+    if (options.connection !== undefined) yield* checkOptions(options.connection, ["url", "host", "port"], "connection")
     const { port, url } = options.connection ?? {}
     if (url !== undefined) yield* checkUrl("connection.url", url)
     if (port !== undefined) yield* checkInteger("connection.port", port, 1, 65_535)

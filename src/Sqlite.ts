@@ -25,7 +25,7 @@ import * as SqliteWake from "./layers/Wake/SqliteWake.js"
 import { busyRetry } from "./schedule/Polling.js"
 import { Clock } from "./services/Clock.js"
 import type { InvalidArgument, SchemaMismatch, StoreError } from "./services/Errors.js"
-import { checkDuration, checkOneOf, checkPrefix, endless } from "./services/input.js"
+import { checkDuration, checkOneOf, checkOptions, checkPrefix, endless } from "./services/input.js"
 import type { Lock } from "./services/Lock.js"
 import type { Queue } from "./services/QueueStore.js"
 import type { Schedules } from "./services/ScheduleStore.js"
@@ -113,9 +113,22 @@ export interface Seams {
   readonly virtualTime?: boolean | undefined
 }
 
+const names = [
+  "namespace",
+  "migrate",
+  "sweeper",
+  "scheduler",
+  "busyTimeout",
+  "busyLimit",
+  "synchronous",
+  "pollInterval",
+  "watch"
+] as const
+
 /** What can be said of the options before anything is opened. */
 const check = (options: Options) =>
   Either.gen(function* () {
+    yield* checkOptions(options, names)
     const settings: SqliteSettings = {
       // SQLite counts its milliseconds in 32 bits
       busyTimeout: yield* checkDuration("busyTimeout", options.busyTimeout ?? 5, { max: 86_400_000 }),

@@ -19,6 +19,7 @@ import {
   type TransactionOpen
 } from "./services/Errors.js"
 import { decoder } from "./services/encode.js"
+import { checkOptions } from "./services/input.js"
 import type { CompletedRow, DeadRow, LiveRow } from "./services/JobRows.js"
 import type { Definition } from "./services/Queue.js"
 import { Queue } from "./services/QueueStore.js"
@@ -120,6 +121,7 @@ export const drain = <A, I>(
 ): Effect.Effect<void, QueueError, Queue> =>
   Effect.gen(function* () {
     const service = yield* Queue
+    yield* checkOptions(options, ["within"])
     const target = (yield* EffectClock.currentTimeMillis) + Duration.toMillis(options.within ?? "30 days")
     for (;;) {
       yield* settle

@@ -24,7 +24,7 @@ Exit codes:
   0  the tables are up to date, or were brought up to date
   1  the tables are not up to date (--check), or are too new for this version
   2  the command line is wrong; nothing was done
-  3  the database cannot be reached, or refused`
+  3  the database cannot be reached, or refused, or its driver is not installed`
 
 const transferHelp = `
 One of --url, --file or DATABASE_URL says which database. The password of a url is never printed.
@@ -34,7 +34,7 @@ Exit codes:
   1  the tables are not up to date; in use (export); cut short, or records refused (import): what was imported stays,
      import again; or the output cannot be written
   2  the command line is wrong, there is no such queue, or the input is no export
-  3  the database cannot be reached, or refused
+  3  the database cannot be reached, or refused, or its driver is not installed
   141  nobody reads the output any more`
 
 interface TargetOptions {
@@ -61,6 +61,16 @@ interface Target {
 }
 
 class WrongUsage extends Error {}
+
+class NoDriver extends Error {}
+
+/** Of the drivers only those that are used need to be installed. */
+const without =
+  (driver: string) =>
+  (error: NodeJS.ErrnoException): never => {
+    if (error.code !== "ERR_MODULE_NOT_FOUND" || !error.message.includes(`'${driver}'`)) throw error
+    throw new NoDriver(`its driver is not installed; npm install ${driver}`)
+  }
 
 /** What is printed cannot be written, or nobody reads it any more. */
 class Unwritten extends Error {
@@ -90,7 +100,7 @@ const postgres = (text: string, namespace: string | undefined): Target => {
     // Parameters may hold a password as well
     shown: `${url.protocol}//${url.username === "" ? "" : `${url.username}@`}${url.host}${url.pathname}`,
     open: async (migrate) => {
-      const Pg = await import("./Pg.js")
+      const Pg = await import("./Pg.js").catch(without("@effect/sql-pg"))
       // A migration of big tables may take its time
       const options = {
         namespace,
@@ -110,7 +120,7 @@ const sqlite = (file: string, namespace: string | undefined, verb: string | unde
   return {
     shown: file,
     open: async (migrate) => {
-      const Sqlite = await import("./Sqlite.js")
+      const Sqlite = await import("./Sqlite.js").catch(without("@effect/sql-sqlite-node"))
       const options = { namespace, migrate, sweeper: false, scheduler: false, watch: false }
       if (migrate) return Sqlite.layerFile(file, options)
       // As the file is: WAL mode would be a change of it
@@ -134,12 +144,16 @@ const targetOf = ({ file, namespace, url }: TargetOptions, verb?: string): Targe
   return postgres(text, namespace)
 }
 
+const opened = (target: Target, migrate: boolean) => Effect.promise(() => target.open(migrate))
+
 /** Opens the database and closes it again: the layer migrates or verifies on the way. */
 const visit = (target: Target, migrate: boolean): Promise<Exit.Exit<unknown, unknown>> =>
-  target.open(migrate).then((layer) => Effect.runPromiseExit(Effect.scoped(Layer.build(layer))))
+  Effect.runPromiseExit(Effect.scoped(Effect.flatMap(opened(target, migrate), Layer.build)))
 
 const problem = (cause: Cause.Cause<unknown>): { readonly code: number; readonly message: string } => {
   const failure = Cause.failureOption(cause)
+  const defect = Option.getOrUndefined(Cause.dieOption(cause))
+  if (defect instanceof NoDriver) return { code: 3, message: defect.message }
   if (Option.isNone(failure)) return { code: 3, message: withoutSecrets(`unexpected: ${Cause.squash(cause)}`) }
   const error = failure.value
   if (error instanceof SchemaMismatch || error instanceof QueuesInUse || error instanceof Unwritten)
@@ -170,8 +184,9 @@ const migrate = async (options: MigrateOptions): Promise<number> => {
 
 /** Runs an effect on the database and says what kept it from its end. */
 const using = async <A>(target: Target, effect: Effect.Effect<A, unknown, Transfer.Transfer>): Promise<A | number> => {
-  const layer = await target.open(false)
-  const exit = await Effect.runPromiseExit(Effect.provide(effect, layer))
+  const exit = await Effect.runPromiseExit(
+    Effect.flatMap(opened(target, false), (layer) => Effect.provide(effect, layer))
+  )
   if (Exit.isSuccess(exit)) return exit.value
   const { code, message } = problem(exit.cause)
   complain(`${target.shown}: ${message}`)

@@ -1,7 +1,18 @@
 /** The command line as a deploy script runs it: a process of its own, judged by what it prints and its exit code. */
 import { spawn } from "node:child_process"
 import { once } from "node:events"
-import { closeSync, cpSync, existsSync, mkdirSync, mkdtempSync, openSync, readFileSync, rmSync } from "node:fs"
+import {
+  closeSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync
+} from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -56,6 +67,36 @@ describe("G202: no password is printed where", () => {
     expect(ran).toMatchObject({ code, out: "" })
     expect(ran.err).not.toBe("")
     expect(ran.err).not.toContain("hunter2")
+  })
+})
+
+describe("without a driver", () => {
+  /** Where the package is installed, and its optional drivers are not. */
+  const home = join(directory, "no-drivers")
+  beforeAll(() => {
+    cpSync(built, home, { recursive: true })
+    const installed = join(root, "node_modules")
+    const drivers = ["@effect/sql-pg", "@effect/sql-sqlite-node"]
+    const names = readdirSync(installed).flatMap((name) =>
+      name.startsWith("@") ? readdirSync(join(installed, name)).map((one) => `${name}/${one}`) : [name]
+    )
+    mkdirSync(join(home, "node_modules"))
+    for (const name of names) {
+      if (drivers.includes(name) || name.startsWith(".")) continue
+      if (name.includes("/")) mkdirSync(join(home, "node_modules", name, ".."), { recursive: true })
+      symlinkSync(join(installed, name), join(home, "node_modules", name))
+    }
+  })
+
+  it.each([
+    ["migrate, PostgreSQL", ["migrate", "--url", "postgres://app@127.0.0.1:1/a"], "@effect/sql-pg"],
+    ["migrate, SQLite", ["migrate", "--file", join(directory, "no-driver.db")], "@effect/sql-sqlite-node"],
+    ["export", ["export", "--url", "postgres://app@127.0.0.1:1/a"], "@effect/sql-pg"],
+    ["import", ["import", "--url", "postgres://app@127.0.0.1:1/a"], "@effect/sql-pg"]
+  ])("%s names it, and exits with 3", async (_, args, driver) => {
+    const { code, err, out } = await runNode([join(home, "dist/cli.js"), ...args], { env: process.env, input: "" })
+    expect({ code, out }).toEqual({ code: 3, out: "" })
+    expect(err).toMatch(new RegExp(`^[^\n]*: its driver is not installed; npm install ${driver}\n$`))
   })
 })
 

@@ -5,7 +5,7 @@
  */
 import { type DateTime, type Duration, Either } from "effect"
 import { InvalidArgument } from "./Errors.js"
-import { checkDuration, checkHeaders, checkInstant, checkInteger, checkKey, checkNames } from "./input.js"
+import { checkDuration, checkHeaders, checkInstant, checkInteger, checkKey, checkOptions } from "./input.js"
 import type { NewJob } from "./QueueStore.js"
 
 /**
@@ -89,9 +89,8 @@ export interface Defaults {
 const isInstant = (value: unknown): value is Date | DateTime.DateTime =>
   value instanceof Date || (typeof value === "object" && value !== null && "epochMillis" in value)
 
-const names: ReadonlyArray<keyof EnqueueOptions> = [
-  "delay",
-  "runAt",
+/** Options that say nothing of when a job is due. */
+export const jobNames = [
   "priority",
   "maxAttempts",
   "expires",
@@ -101,7 +100,9 @@ const names: ReadonlyArray<keyof EnqueueOptions> = [
   "dedupeScope",
   "dedupeWindow",
   "orderingKey"
-]
+] as const
+
+const names = ["delay", "runAt", ...jobNames] as const
 
 /** Everything of a new job but its payload, checked. */
 export const placement = (
@@ -109,7 +110,7 @@ export const placement = (
   defaults: Defaults
 ): Either.Either<Omit<NewJob, "payload">, InvalidArgument> =>
   Either.gen(function* () {
-    yield* checkNames("options", "option", given, names)
+    yield* checkOptions(given, names)
     // What it inherits is no option
     const options: EnqueueOptions = Object.assign(Object.create(null), given)
     const { replace, scope, window } = yield* dedupe(options)

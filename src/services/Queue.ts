@@ -9,7 +9,7 @@ import type { InvalidArgument, QueueError, StoreError } from "./Errors.js"
 import { decoder, encoder } from "./encode.js"
 import { type EnqueueVerbs, makeEnqueue } from "./enqueue.js"
 import { makeJob } from "./handle.js"
-import { checkDuration, checkInteger, checkQueueName } from "./input.js"
+import { checkDuration, checkInteger, checkOptions, checkQueueName } from "./input.js"
 import type { Job } from "./Job.js"
 import type { Found } from "./Operations.js"
 import { makeOperations, type QueueOperations } from "./operate.js"
@@ -97,6 +97,18 @@ export interface Definition<A, I = unknown> extends QueueOperations, EnqueueVerb
   readonly sweepExpired: Effect.Effect<SweepResult, QueueError, Queue>
 }
 
+const optionNames = [
+  "payload",
+  "maxAttempts",
+  "priority",
+  "expires",
+  "maxCrashes",
+  "retainCompleted",
+  "retainDead",
+  "deadLetterQueue",
+  "onDead"
+] as const
+
 /**
  * Defines a queue.
  *
@@ -112,6 +124,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
   }
   const checked = Either.gen(function* () {
     yield* checkQueueName(name)
+    yield* checkOptions(options, optionNames)
     yield* placement({}, defaults)
     yield* checkInteger("maxCrashes", maxCrashes, 0, 100_000)
     return yield* settingsOf(name, options, maxCrashes, defaults)
@@ -130,9 +143,11 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition<A, 
     defaults,
     check,
     ...makeEnqueue({ name, settings, checked, defaults, encode }),
-    claim: Effect.fnUntraced(function* ({ limit = 1, visibilityTimeout = "30 seconds" } = {}) {
+    claim: Effect.fnUntraced(function* (options = {}) {
       const queue = yield* Queue
       yield* check
+      yield* checkOptions(options, ["limit", "visibilityTimeout"])
+      const { limit = 1, visibilityTimeout = "30 seconds" } = options
       const count = yield* checkInteger("limit", limit, 0, 10_000)
       const visibilityMillis = yield* checkDuration("visibilityTimeout", visibilityTimeout, {
         min: 100,

@@ -3,26 +3,22 @@
  *
  * @since 0.1.0
  */
-import { type Duration, Effect, Either, Layer, type Option } from "effect"
-import { type EnqueueOptions, placement } from "./EnqueueOptions.js"
+import { Effect, Layer, type Option } from "effect"
 import { InvalidArgument, type InvalidPayload, type ScheduleNotFound } from "./Errors.js"
 import { encoder } from "./encode.js"
-import { checkDuration, checkKey, checkOneOf } from "./input.js"
+import { checkKey, checkOneOf, checkOptions } from "./input.js"
 import type { JobInfo } from "./Job.js"
-import type { Definition as QueueDefinition } from "./Queue.js"
 import { Queue, type QueueSettings, type Receipt } from "./QueueStore.js"
 import {
   boundaryHeader,
-  type CatchUp,
   type NewSchedule,
-  type Overlap,
   type Rule,
   type ScheduleError,
   type ScheduleInfo,
   Schedules,
-  type Service,
-  scheduleHeader
+  type Service
 } from "./ScheduleStore.js"
+import { jobOptions, names, type Options } from "./scheduleOptions.js"
 
 export {
   boundaryHeader,
@@ -37,61 +33,7 @@ export {
   type Service,
   scheduleHeader
 } from "./ScheduleStore.js"
-
-/**
- * Of the jobs that a schedule enqueues: as for an enqueue. They are ready at once, and `expires` counts from then.
- *
- * @since 0.1.0
- * @category models
- */
-export interface JobOptions extends Omit<EnqueueOptions, "delay" | "runAt" | "expires"> {
-  readonly expires?: Duration.DurationInput | undefined
-}
-
-/**
- * @since 0.1.0
- * @category models
- */
-export interface CronRule {
-  /**
-   * Five fields (minute, hour, day of the month, month, day of the week) or six with the second first; `@hourly`,
-   * `@daily`, `@weekly`, `@monthly`, `@yearly`; or `@every` and a duration.
-   */
-  readonly cron: string
-  /** An IANA time zone. Default: UTC. */
-  readonly timeZone?: string | undefined
-  readonly every?: undefined
-  readonly anchor?: undefined
-}
-
-/**
- * @since 0.1.0
- * @category models
- */
-export interface EveryRule {
-  /** The period, a second or more: boundaries lie at the anchor and whole periods from it, whenever it is put. */
-  readonly every: Duration.DurationInput
-  /** Default: the Unix epoch. */
-  readonly anchor?: Exclude<Rule, { readonly cron: string }>["anchor"]
-  readonly cron?: undefined
-  readonly timeZone?: undefined
-}
-
-/**
- * @since 0.1.0
- * @category models
- */
-export type Options<A, I> = (CronRule | EveryRule) &
-  JobOptions & {
-    /** Where its jobs go. */
-    readonly queue: QueueDefinition<A, I>
-    /** The payload of each of its jobs. */
-    readonly payload: NoInfer<A>
-    /** What becomes of boundaries that passed while no scheduler ran. Default: `"latest"`. */
-    readonly catchUp?: CatchUp | undefined
-    /** Whether a boundary is skipped while a live job of this schedule exists. Default: `"allow"`. */
-    readonly overlap?: Overlap | undefined
-  }
+export type { CronRule, EveryRule, JobOptions, Options } from "./scheduleOptions.js"
 
 /**
  * A schedule, to be put. What is invalid in it is reported when it is.
@@ -107,31 +49,6 @@ export interface Definition {
   readonly prepare: Effect.Effect<NewSchedule, InvalidArgument | InvalidPayload>
 }
 
-/** Headers of ours that every job gets, as long as they can be: they count towards the limit. */
-const ours = (name: string) => ({ [scheduleHeader]: name, [boundaryHeader]: "9999-12-31T23:59:59.999Z" })
-
-/** Durations become numbers: what is stored is JSON. */
-const jobOptions = <A, I>(name: string, options: Options<A, I>): Either.Either<string, InvalidArgument> =>
-  Either.gen(function* () {
-    const { defaults } = options.queue
-    const { dedupeKey, dedupeScope, headers, onDuplicate, orderingKey } = options
-    const { dedupeWindow, expires = defaults.expires, maxAttempts = defaults.maxAttempts } = options
-    const { priority = defaults.priority } = options
-    const job = {
-      priority,
-      maxAttempts,
-      expires: expires === undefined ? undefined : yield* checkDuration("expires", expires),
-      dedupeKey,
-      dedupeScope,
-      dedupeWindow: dedupeWindow === undefined ? undefined : yield* checkDuration("dedupeWindow", dedupeWindow),
-      onDuplicate,
-      orderingKey,
-      headers
-    }
-    yield* placement({ ...job, headers: { ...headers, ...ours(name) } }, defaults)
-    return JSON.stringify(job)
-  })
-
 /**
  * Defines a schedule. A payload that is not its queue's is refused by the types.
  *
@@ -146,6 +63,7 @@ export const make = <A, I>(name: string, options: Options<A, I>): Definition => 
     settings: queue.settings,
     prepare: Effect.gen(function* () {
       const checked = yield* checkKey("schedule name", name)
+      yield* checkOptions(options, names)
       yield* queue.check
       return {
         name: checked,
@@ -167,6 +85,9 @@ const defined = (fields: Record<string, unknown>): object =>
 /**
  * Stores a schedule, or changes the one of this name; putting the same again changes nothing. It fires first at its
  * next boundary. A boundary that is due already is fired before a change takes effect; a paused one stays paused.
+ *
+ * PostgreSQL: where an open transaction holds what such a boundary needs (its dedupe key, say), a change of the times waits for that
+ * transaction and may fail with a `StoreError` (`timeout`), and nothing is changed; after any other change the boundary is owed on.
  *
  * @since 0.1.0
  * @category operations
@@ -261,12 +182,13 @@ export const trigger = Effect.fn("Schedules.trigger")(
  */
 export const layer = (
   definitions: ReadonlyArray<Definition>,
-  { prune = false }: { readonly prune?: boolean | undefined } = {}
+  options: { readonly prune?: boolean | undefined } = {}
 ): Layer.Layer<never, ScheduleError | InvalidPayload, Schedules | Queue> =>
   Layer.effectDiscard(
     Effect.gen(function* () {
       const schedules = yield* Schedules
       const queue = yield* Queue
+      yield* checkOptions(options, ["prune"])
       const names = definitions.map(({ name }) => name)
       const twice = names.find((name, index) => names.indexOf(name) !== index)
       if (twice !== undefined) {
@@ -279,7 +201,7 @@ export const layer = (
       const prepared = yield* Effect.forEach(definitions, ({ prepare }) => prepare)
       yield* Effect.forEach(definitions, ({ settings }) => queue.define(settings, "producer"), { discard: true })
       yield* Effect.forEach(prepared, (schedule) => schedules.put({ ...schedule, declared: true }), { discard: true })
-      if (prune) yield* schedules.prune(names)
+      if (options.prune === true) yield* schedules.prune(names)
     })
   )
 

@@ -236,27 +236,33 @@ export const soundRecord = <A extends TransferRecord>(record: A): A => {
   return record
 }
 
-const refuse = (where: string, why: string) =>
-  new InvalidArgument({
-    argument: "records",
-    message: `records: ${where} ${why}. What came before it has been imported; import the whole again`
-  })
-
-/** A record, or what is wrong with it. */
-export const checkedAt = (where: string, value: unknown): Either.Either<TransferRecord, InvalidArgument> => {
+/** A record, or what is wrong with it. `what`: a record or a line, and its place among all, from 0. */
+export const checkedAt = (
+  what: string,
+  index: number,
+  value: unknown
+): Either.Either<TransferRecord, InvalidArgument> => {
+  const refuse = (why: string) => {
+    const before =
+      index === 0 ? "Nothing was imported" : "What came before it has been imported; import the whole again"
+    return new InvalidArgument({
+      argument: "records",
+      message: `records: ${what} ${index + 1} ${why}. ${before}`
+    })
+  }
   if (typeof value !== "object" || value === null)
-    return Either.left(refuse(where, "is not an object in JSON: it was cut short, or is no export"))
+    return Either.left(refuse("is not an object in JSON: it was cut short, or is no export"))
   if (sound.has(value)) return Either.right(value as TransferRecord)
   const { type, version } = value as { readonly type?: unknown; readonly version?: unknown }
   if (type === "alkstore" && version !== 1)
-    return Either.left(refuse(where, `says version ${String(version)}, and this library reads version 1: upgrade it`))
+    return Either.left(refuse(`says version ${String(version)}, and this library reads version 1: upgrade it`))
   return Either.mapBoth(decode(value), {
     onLeft: (error) =>
-      refuse(where, `is not as expected: ${ParseResult.TreeFormatter.formatErrorSync(error).slice(0, 1_000)}`),
+      refuse(`is not as expected: ${ParseResult.TreeFormatter.formatErrorSync(error).slice(0, 1_000)}`),
     onRight: soundRecord
   })
 }
 
 /** A record, wherever it comes from, by its place among all. */
 export const checkRecord = (record: unknown, index: number): Either.Either<TransferRecord, InvalidArgument> =>
-  checkedAt(`record ${index + 1}`, record)
+  checkedAt("record", index, record)

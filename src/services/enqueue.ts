@@ -6,7 +6,7 @@ import { Chunk, Context, Effect, Either, Stream } from "effect"
 import { type Defaults, type EnqueueOptions, placement } from "./EnqueueOptions.js"
 import type { EnqueueError, InvalidArgument, InvalidPayload } from "./Errors.js"
 import type { encoder } from "./encode.js"
-import { checkInteger, checkThrows } from "./input.js"
+import { checkInteger, checkOptions, checkThrows } from "./input.js"
 import { type NewJob, Queue, type QueueSettings, type Receipt } from "./QueueStore.js"
 import { sending } from "./telemetry.js"
 
@@ -163,8 +163,13 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
   return {
     enqueue,
     enqueueMany: (payloads, job) => enqueueFrom(0, payloads, job),
-    enqueueStream: (payloads, { chunkSize = 1_000, job } = {}) =>
-      Effect.flatMap(checkInteger("chunkSize", chunkSize, 1, 100_000), (size) => {
+    enqueueStream: (payloads, options = {}) => {
+      const { chunkSize = 1_000, job } = options
+      const checked = Effect.zipRight(
+        checkOptions(options, ["chunkSize", "job"]),
+        checkInteger("chunkSize", chunkSize, 1, 100_000)
+      )
+      return Effect.flatMap(checked, (size) => {
         let offset = 0
         return payloads.pipe(
           Stream.grouped(size),
@@ -182,5 +187,6 @@ export const makeEnqueue = <A>({ checked, defaults, encode, name, settings }: En
           })
         )
       })
+    }
   }
 }

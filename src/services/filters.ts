@@ -3,7 +3,7 @@
  */
 import { type DateTime, type Duration, Either } from "effect"
 import { InvalidArgument } from "./Errors.js"
-import { checkDuration, checkInstant, checkInteger, checkKey, checkNames } from "./input.js"
+import { checkDuration, checkInstant, checkInteger, checkKey, checkNames, checkOptions } from "./input.js"
 import type { DeadReason, JobState } from "./JobState.js"
 import type { Change, DeadFilter, LiveFilter } from "./Operations.js"
 
@@ -142,13 +142,15 @@ export interface Reschedule {
 }
 
 /** A new due time, checked. */
-export const newTime = ({ delay, runAt }: Reschedule): Either.Either<Change, InvalidArgument> =>
-  (delay === undefined) === (runAt === undefined)
-    ? Either.left(new InvalidArgument({ argument: "runAt", message: "runAt: give delay or runAt, one of the two" }))
-    : Either.gen(function* () {
-        return {
-          delayMillis: delay === undefined ? null : yield* checkDuration("delay", delay),
-          runAt: runAt === undefined ? null : yield* checkInstant("runAt", runAt),
-          priority: null
-        }
-      })
+export const newTime = (to: Reschedule): Either.Either<Change, InvalidArgument> =>
+  Either.gen(function* () {
+    yield* checkOptions(to, ["delay", "runAt"])
+    const { delay, runAt } = to
+    if ((delay === undefined) === (runAt === undefined))
+      return yield* refuse("runAt", "give delay or runAt, one of the two")
+    return {
+      delayMillis: delay === undefined ? null : yield* checkDuration("delay", delay),
+      runAt: runAt === undefined ? null : yield* checkInstant("runAt", runAt),
+      priority: null
+    }
+  })

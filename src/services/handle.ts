@@ -4,7 +4,7 @@
 import { Effect, Either } from "effect"
 import { InvalidArgument, LeaseLost, type SettleError } from "./Errors.js"
 import { errorsOf, jobError, livesOf } from "./History.js"
-import { checkDuration } from "./input.js"
+import { checkDuration, checkOptions } from "./input.js"
 import type { Job, JobInfo } from "./Job.js"
 import { parseJson, toJson } from "./json.js"
 import type { Service } from "./QueueStore.js"
@@ -108,8 +108,12 @@ export const makeJob = <A>(queue: Service, row: Settlement.ClaimedRow, payload: 
     lease,
     ack: settle(() => Settlement.done(row)),
     retry: (options = {}) =>
-      Effect.flatMap(delayed("delay", options.delay, Settlement.defaultDelayMillis(row.failures + 1)), (delay) =>
-        Effect.flatMap(now, (at) => settle(() => Settlement.failed(row, error(at, options.error), delay)))
+      Either.flatMap(checkOptions(options, ["delay", "error"]), () =>
+        delayed("delay", options.delay, Settlement.defaultDelayMillis(row.failures + 1))
+      ).pipe(
+        Effect.flatMap((delay) =>
+          Effect.flatMap(now, (at) => settle(() => Settlement.failed(row, error(at, options.error), delay)))
+        )
       ),
     fail: (value) => Effect.flatMap(now, (at) => settle(() => Settlement.fatal(row, error(at, value)))),
     release: settle(() => Settlement.givenBack(row, 0)),

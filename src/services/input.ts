@@ -68,6 +68,15 @@ export const checkNames = (
     : refuse(argument, `${strange.slice(0, 80)} is no ${kind}; there are ${names.join(", ")}`)
 }
 
+type NamesOf<A> = A extends unknown ? keyof A & string : never
+
+/** Options none of which is misspelled, or belongs elsewhere. */
+export const checkOptions = <A extends object>(
+  options: A,
+  names: ReadonlyArray<NamesOf<A>>,
+  argument = "options"
+): Checked<void> => checkNames(argument, "option", options, names)
+
 const negative = (input: unknown): boolean =>
   typeof input === "number"
     ? input < 0

@@ -109,6 +109,12 @@ export const metrics: (queue: string) => QueueMetrics = perTag(make)
 
 const noTags: ReadonlyArray<MetricLabel.MetricLabel> = []
 
+/** Receipts of jobs that were added to a queue, and of those that met another. */
+export const countEnqueued = (queue: string, added: number, deduplicated: number): void => {
+  if (added > 0) record(metrics(queue).enqueued, added)
+  if (deduplicated > 0) record(metrics(queue).deduplicated, deduplicated)
+}
+
 /** Jobs of a queue that were dead-lettered without a worker: by the sweep, a claim that met them, or an operator. */
 export const countDied = (queue: string, reasons: ReadonlyArray<DeadReason>): void => {
   for (const reason of reasons) record(metrics(queue).dead(reason), 1)

@@ -5,7 +5,7 @@ import { type Duration, Effect, Either, type Schema } from "effect"
 import type { InvalidArgument, QueueError } from "./Errors.js"
 import { decoder } from "./encode.js"
 import { type DeadLetterFilter, deadFilter, type JobFilter, liveFilter, newTime, type Reschedule } from "./filters.js"
-import { checkDuration, checkInteger } from "./input.js"
+import { checkDuration, checkInteger, checkOptions } from "./input.js"
 import type { CompletedRow, DeadRow, LiveRow } from "./JobRows.js"
 import { countDied } from "./metrics.js"
 import type { CancelOutcome, Change, ChangeOutcome, Counts, Requeued } from "./Operations.js"
@@ -111,6 +111,8 @@ export interface QueueOperations {
 
 const page = 500
 
+const pageNames = ["limit", "after"] as const
+
 const limitOf = (limit = 100) => checkInteger("limit", limit, 0, 1_000)
 
 /** Where a page begins: these fields of the last row of the one before. */
@@ -149,9 +151,11 @@ export const makeDeadLetters = ({ check, payload, settings }: Target): DeadLette
       const [letter] = yield* queue.listDead(name, { limit: 1, filter: yield* deadFilter({ id }, true) })
       return letter
     }),
-    requeue: Effect.fn("Queue.deadLetters.requeue")(function* (filter, { delay, to } = {}) {
+    requeue: Effect.fn("Queue.deadLetters.requeue")(function* (filter, options = {}) {
       const queue = yield* Queue
       yield* check
+      yield* checkOptions(options, ["delay", "to"])
+      const { delay, to } = options
       const wanted = yield* Either.flatMap(deadFilter(filter, true), () => deadFilter(unlessNamed(filter), true))
       const delayMillis = delay === undefined ? 0 : yield* checkDuration("delay", delay)
       if (to !== undefined) yield* Effect.zipRight(to.check, queue.define(to.settings, "producer"))
@@ -220,23 +224,29 @@ export const makeOperations = (target: Target): QueueOperations => {
     })
   return {
     deadLetters: makeDeadLetters(target),
-    completed: Effect.fn("Queue.completed")(function* ({ after, limit } = {}) {
+    completed: Effect.fn("Queue.completed")(function* (options = {}) {
       const queue = yield* Queue
       yield* check
+      yield* checkOptions(options, pageNames)
+      const { after, limit } = options
       return yield* queue.listCompleted(name, {
         limit: yield* limitOf(limit),
         after: yield* afterOf(after, "completedAt", "id")
       })
     }),
-    list: Effect.fn("Queue.list")(function* ({ after, limit } = {}) {
+    list: Effect.fn("Queue.list")(function* (options = {}) {
       const queue = yield* Queue
       yield* check
+      yield* checkOptions(options, pageNames)
+      const { after, limit } = options
       const from = yield* afterOf(after, "id")
       return yield* queue.list(name, { limit: yield* limitOf(limit), after: from?.id ?? 0 })
     }),
-    running: Effect.fn("Queue.running")(function* ({ after, limit } = {}) {
+    running: Effect.fn("Queue.running")(function* (options = {}) {
       const queue = yield* Queue
       yield* check
+      yield* checkOptions(options, pageNames)
+      const { after, limit } = options
       const from = yield* afterOf(after && { deadline: after.deadline ?? 0, id: after.id }, "deadline", "id")
       return yield* queue.running(name, { limit: yield* limitOf(limit), after: from })
     }),

@@ -6,7 +6,7 @@
  * the context of the span that is current at an enqueue is carried on.
  */
 import { Cause, Context, DefaultServices, Effect, Exit, type Fiber, FiberRef, Tracer } from "effect"
-import { metrics, record } from "./metrics.js"
+import { countEnqueued, metrics, record } from "./metrics.js"
 import type { ClaimResult, NewJob, Receipt } from "./QueueStore.js"
 import type { ClaimedRow, Settlement } from "./Settlement.js"
 
@@ -108,9 +108,7 @@ const linksTo = (rows: ReadonlyArray<ClaimedRow>): ReadonlyArray<Tracer.SpanLink
 
 const received = (queue: string, receipts: ReadonlyArray<Receipt>): void => {
   const deduplicated = receipts.filter((receipt) => receipt.deduplicated).length
-  const { deduplicated: doubles, enqueued } = metrics(queue)
-  if (receipts.length > deduplicated) record(enqueued, receipts.length - deduplicated)
-  if (deduplicated > 0) record(doubles, deduplicated)
+  countEnqueued(queue, receipts.length - deduplicated, deduplicated)
 }
 
 const spanned = <E, R>(

@@ -42,7 +42,7 @@ export const fromJsonLines = <E, R>(
       Stream.zipWithNext,
       Stream.filter(([[line]]) => line !== ""),
       Stream.mapEffect(([[line, index], next]) =>
-        Either.mapLeft(checkedAt(`line ${index + 1}`, parseJson(line)), (error) => {
+        Either.mapLeft(checkedAt("line", index, parseJson(line)), (error) => {
           if (!ended && index > 0 && Option.isNone(next)) cut.add(error)
           return error
         })

@@ -8,7 +8,7 @@ import { type Duration, Effect, Either, type Layer, type Schema, type Scope } fr
 import type { Clock } from "../services/Clock.js"
 import type { EnqueueOptions } from "../services/EnqueueOptions.js"
 import type { EnqueueError, InvalidArgument } from "../services/Errors.js"
-import { checkHeaders, checkNames, checkThrows } from "../services/input.js"
+import { checkHeaders, checkOptions, checkThrows } from "../services/input.js"
 import { Fatal, type Job } from "../services/Job.js"
 import { parseJson } from "../services/json.js"
 import { makeOperations, type QueueOperations } from "../services/operate.js"
@@ -79,7 +79,7 @@ export interface Outbox<A, I = unknown> extends QueueOperations {
   ) => Effect.Effect<ReadonlyArray<string>, EnqueueError, Queue>
 }
 
-const names: ReadonlyArray<keyof PublishOptions> = ["delay", "runAt", "priority", "maxAttempts", "expires", "headers"]
+const names = ["delay", "runAt", "priority", "maxAttempts", "expires", "headers"] as const
 
 /** What a job of the outbox is enqueued with. */
 const placed = <A>(
@@ -90,7 +90,7 @@ const placed = <A>(
 ): Either.Either<EnqueueOptions, InvalidArgument> =>
   Either.gen(function* () {
     // Callers may not be typed
-    yield* checkNames("options", "option", options, names)
+    yield* checkOptions(options, names)
     yield* checkHeaders(options.headers)
     const orderingKey = yield* checkThrows("key", "the function", () => keyOf(message))
     return { ...options, orderingKey, headers: { ...options.headers, [messageIdHeader]: id } }

@@ -19,7 +19,7 @@ import {
 import { reconnect } from "../schedule/Reconnect.js"
 import type { Clock } from "../services/Clock.js"
 import { InvalidArgument, type WorkerFailed } from "../services/Errors.js"
-import { checkDuration, checkInteger } from "../services/input.js"
+import { checkDuration, checkInteger, checkOptions } from "../services/input.js"
 import type { Definition } from "../services/Queue.js"
 import { Queue } from "../services/QueueStore.js"
 import type { Wake } from "../services/Wake.js"
@@ -146,8 +146,10 @@ export const worker = <
   start: (observe) => start(queue, options, observe)
 })
 
-const checked = (specs: ReadonlyArray<Spec<unknown>>, { maxRestarts = 5, restart = reconnect, within }: Options) =>
+const checked = (specs: ReadonlyArray<Spec<unknown>>, options: Options) =>
   Either.gen(function* () {
+    yield* checkOptions(options, ["restart", "maxRestarts", "within"])
+    const { maxRestarts = 5, restart = reconnect, within } = options
     const names = new Set<string>()
     for (const { name } of specs) {
       if (names.has(name))

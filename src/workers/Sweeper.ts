@@ -9,6 +9,7 @@ import { forkLoop } from "../schedule/forkLoop.js"
 import * as Maintenance from "../schedule/Maintenance.js"
 import { reconnect } from "../schedule/Reconnect.js"
 import { InvalidArgument } from "../services/Errors.js"
+import { checkOptions } from "../services/input.js"
 import { Lock } from "../services/Lock.js"
 import { Queue } from "../services/QueueStore.js"
 
@@ -30,6 +31,8 @@ export const checkSweeper = (
 ): Either.Either<SweeperOptions | undefined, InvalidArgument> => {
   if (option === false) return Either.right(undefined)
   const options = option instanceof Object ? option : {}
+  const names = checkOptions(options, ["schedule"], "sweeper")
+  if (Either.isLeft(names)) return Either.left(names.left)
   return options.schedule === undefined || Schedule.isSchedule(options.schedule)
     ? Either.right(options)
     : Either.left(

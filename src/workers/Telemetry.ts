@@ -7,7 +7,7 @@ import { type Duration, Effect, Layer } from "effect"
 import { forkLoop } from "../schedule/forkLoop.js"
 import * as Maintenance from "../schedule/Maintenance.js"
 import type { InvalidArgument, QueueError } from "../services/Errors.js"
-import { checkDuration, checkQueueName } from "../services/input.js"
+import { checkDuration, checkOptions, checkQueueName } from "../services/input.js"
 import { metrics, record } from "../services/metrics.js"
 import { Queue, type Service } from "../services/QueueStore.js"
 import { supervise } from "./supervise.js"
@@ -46,13 +46,12 @@ const patient = <A, R>(what: string, self: Effect.Effect<A, QueueError, R>) =>
  * @since 0.1.0
  * @category layers
  */
-export const layer = ({
-  every = "15 seconds",
-  queues
-}: GaugeOptions = {}): Layer.Layer<never, InvalidArgument, Queue> =>
+export const layer = (options: GaugeOptions = {}): Layer.Layer<never, InvalidArgument, Queue> =>
   Layer.scopedDiscard(
     Effect.gen(function* () {
       const queue = yield* Queue
+      yield* checkOptions(options, ["queues", "every"])
+      const { every = "15 seconds", queues } = options
       const millis = yield* checkDuration("every", every, { min: 100, max: 86_400_000 })
       const names = queues?.map((each) => (typeof each === "string" ? each : each.name))
       for (const name of names ?? []) yield* checkQueueName(name)

@@ -5,7 +5,7 @@ import { type Duration, Either, type Schedule } from "effect"
 import { standard } from "../schedule/Backoff.js"
 import * as Heartbeat from "../schedule/Heartbeat.js"
 import { InvalidArgument } from "../services/Errors.js"
-import { checkDuration, checkInteger, checkKey } from "../services/input.js"
+import { checkDuration, checkInteger, checkKey, checkOptions } from "../services/input.js"
 import type { JobFailure } from "../services/Job.js"
 import type { BatchOptions } from "./options.js"
 
@@ -70,8 +70,27 @@ const day = 86_400_000
 
 const hour = 3_600_000
 
+const names = [
+  "concurrency",
+  "prefetch",
+  "visibilityTimeout",
+  "heartbeat",
+  "timeout",
+  "stuckAfter",
+  "retry",
+  "shutdownGrace",
+  "transactional",
+  "name",
+  "handler",
+  "handlers",
+  "batchHandler",
+  "batch"
+] as const
+
 /** Options that only some kinds of workers have. */
 interface KindOptions {
+  readonly handler?: unknown
+  readonly handlers?: unknown
   readonly batchHandler?: unknown
   readonly batch?: BatchOptions | undefined
 }
@@ -83,6 +102,7 @@ const checkBatch = ({ batch, batchHandler }: KindOptions, transactional: boolean
   Either.gen(function* () {
     const batched = batchHandler !== undefined
     if (!batched) return { batched, batchSize: 1, maxWaitMillis: 0 }
+    if (batch !== undefined) yield* checkOptions(batch, ["size", "maxWait"], "batch")
     if (transactional) yield* refuse("transactional", "a batchHandler cannot be; use transaction inside of it")
     return {
       batched,
@@ -98,6 +118,7 @@ export const checkPolicy = (
   singleWriter = false
 ): Either.Either<Policy, InvalidArgument> =>
   Either.gen(function* () {
+    yield* checkOptions(options, names)
     if (options.name !== undefined) yield* checkKey("name", options.name)
     const visibilityMillis = yield* checkDuration("visibilityTimeout", options.visibilityTimeout ?? "30 seconds", {
       min: 100,

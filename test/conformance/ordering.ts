@@ -258,6 +258,28 @@ export const orderingSuite: Suite = (engine, options) => {
       })
     )
 
+    it.effect("whoever enqueues again within the transaction is told so too (G161)", () =>
+      Effect.gen(function* () {
+        const queue = freshQueue()
+        const enqueue = (dedupeKey: string, more: Queue.EnqueueOptions = {}) =>
+          Effect.map(queue.enqueue(dedupeKey, { ...k, dedupeKey, ...more }), ({ state }) => state)
+        const within = yield* transaction(
+          Effect.all([
+            enqueue("a"),
+            enqueue("b"),
+            enqueue("a"),
+            enqueue("b"),
+            enqueue("a", { onDuplicate: "replace", delay: "1 hour" }),
+            enqueue("a"),
+            enqueue("a", { onDuplicate: "replace" })
+          ])
+        )
+        expect(within).toEqual(["ready", "blocked", "ready", "blocked", "delayed", "delayed", "ready"])
+        yield* claimOne(queue)
+        expect(yield* transaction(Effect.all([enqueue("a"), enqueue("b")]))).toEqual(["leased", "blocked"])
+      })
+    )
+
     // SQLite deals with them in the transaction itself
     if (engine.engine === "postgres") {
       const marks = (queue: { readonly name: string }) =>

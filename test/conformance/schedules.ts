@@ -1,9 +1,9 @@
 /** Schedules: stored recurrences, of whose boundaries each gives one job. */
 import { SqlClient } from "@effect/sql"
 import { layer } from "@effect/vitest"
-import { Queue, Schedules, transaction } from "alkstore"
+import { Queue, Schedules, Telemetry, transaction } from "alkstore"
 import * as Testing from "alkstore/Testing"
-import { Clock, Context, Effect, Exit, Layer, Option, Schema, TestClock } from "effect"
+import { Clock, Context, Effect, Exit, Layer, Metric, Option, Schema, TestClock } from "effect"
 import { describe, expect } from "vitest"
 import type { EngineUnderTest } from "../support/engines.js"
 import { claimOne, deadRows, failsWith, freshName, freshQueue, live, liveRows, type Suite, virtual } from "./support.js"
@@ -390,6 +390,30 @@ export const schedulesSuite: Suite = (engine, options) => {
             yield* fireDue
             expect(yield* boundaries(queue)).toHaveLength(1)
           }
+        })
+      )
+
+      it.effect("what they enqueue is counted as enqueued (G140)", () =>
+        Effect.gen(function* () {
+          const queue = freshQueue()
+          const { deduplicated, enqueued } = Telemetry.metrics(queue.name)
+          const counts = Effect.map(
+            Effect.all([Metric.value(enqueued), Metric.value(deduplicated)]),
+            ([{ count: added }, { count: doubles }]) => [added, doubles]
+          )
+          const schedule = every(queue, { dedupeKey: "k" })
+          yield* Schedules.put(schedule)
+          yield* nextMinute
+          yield* fireDue
+          expect(yield* counts).toEqual([1, 0])
+          yield* minutesLater(1)
+          yield* Schedules.pause(schedule.name)
+          expect(yield* counts).toEqual([1, 1])
+          yield* Schedules.trigger(schedule.name)
+          expect(yield* counts).toEqual([1, 2])
+          yield* queue.clear
+          yield* Schedules.trigger(schedule.name)
+          expect(yield* counts).toEqual([2, 2])
         })
       )
 

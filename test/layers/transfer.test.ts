@@ -309,13 +309,16 @@ describe("an export", () => {
     const take = (some: string) => target.run(Effect.either(Transfer.import(Transfer.fromJsonLines(Stream.make(some)))))
     const refusal = async (some: string) => Either.getOrThrow(Either.flip(await take(some)))
     expect(await refusal("")).toMatchObject({ _tag: "InvalidArgument" })
-    expect((await refusal("hello\n")).message).toContain("line 1")
+    expect((await refusal("hello\n")).message).toBe(
+      "records: line 1 is not an object in JSON: it was cut short, or is no export. Nothing was imported"
+    )
     expect((await refusal(text.replace('"version":1', '"version":2'))).message).toContain("version 2")
     expect((await refusal(text.split("\n").slice(1).join("\n"))).message).toContain("header")
     const lines = text.split("\n")
     const job = lines.findIndex((line) => line.includes('"payload":"3"'))
     const within = [...lines.slice(0, job), lines[job]?.slice(0, 30)].join("\n")
     expect((await refusal(within)).message).toContain(`line ${job + 1} is not an object in JSON: it was cut short`)
+    expect((await refusal(within)).message).toContain("What came before it has been imported; import the whole again")
     // What came before it stays imported, however little that was
     expect(await target.run(Any.counts)).toMatchObject({ ready: { count: 2 } })
     expect((await refusal(text.replace('"queue":"any"', '"queue":"a;b"'))).message).toContain("queue")

@@ -108,17 +108,6 @@ const checkNew = (scene: Scene, job: Job, real: Receipt, lastId: number): Receip
   return { id: real.id, state, deduplicated: false, replaced: false }
 }
 
-/** PostgreSQL: of a first job that the next look has yet to unblock, a duplicate's receipt says that it is blocked. */
-const soon = (scene: Scene, receipt: Receipt, real: Receipt): Receipt => {
-  const first = scene.state.live.find(({ id }) => id === receipt.id)
-  const unseen =
-    first !== undefined && first.orderingKey !== null && (first.uid > scene.lastSeen || scene.pending.has(first.uid))
-  if (scene.engine.engine !== "postgres" || !unseen || receipt.state === "blocked" || real.state !== "blocked")
-    return receipt
-  scene.count("receipt: of one to be unblocked by the next look")
-  return { ...receipt, state: "blocked" }
-}
-
 /** Whatever is wrong may be what is told. */
 const refusals = (queue: QueueName, specs: ReadonlyArray<EnqueueSpec>, now: number): ReadonlyArray<string> => {
   const strange = queue === "numbers" && specs.some(({ payload }) => typeof payload !== "number")
@@ -159,11 +148,7 @@ export const enqueued = (
   for (const [index, spec] of specs.entries()) {
     const real = receipts[index] as Receipt
     const added = add(scene, wanted(queue, spec, now))
-    agree(
-      `receipt ${index}`,
-      real,
-      "job" in added ? checkNew(scene, added.job, real, lastId) : soon(scene, added.receipt, real)
-    )
+    agree(`receipt ${index}`, real, "job" in added ? checkNew(scene, added.job, real, lastId) : added.receipt)
   }
   scene.count(specs.length === 1 ? "enqueue" : specs.length === 0 ? "enqueue: none" : "enqueue: batch")
 }

@@ -301,5 +301,4 @@ export const compare = (scene: Scene, seen: Seen): void => {
   for (const name of Object.keys(model) as ReadonlyArray<keyof typeof model>) agree(name, tables[name], model[name])
   scene.pending = pending
   scene.marked = seen.marks.size > 0
-  scene.lastSeen = Math.max(scene.lastSeen, ...scene.state.live.map(({ uid }) => uid))
 }

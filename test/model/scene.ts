@@ -27,8 +27,6 @@ export interface Scene {
   lastId: number
   /** Depth of open transactions. */
   depth: number
-  /** The last job that there was when the tables were last looked at. */
-  lastSeen: number
   /** PostgreSQL: open, but not unblocked yet; by uid. */
   pending: ReadonlySet<number>
   /** PostgreSQL: ordering keys that the next look deals with. */

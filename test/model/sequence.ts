@@ -41,7 +41,6 @@ const fresh = (engine: EngineUnderTest, count: Scene["count"]) =>
       tokens: new Set(),
       lastToken: 0,
       lastId: 0,
-      lastSeen: 0,
       depth: 0,
       pending: new Set(),
       marked: false,

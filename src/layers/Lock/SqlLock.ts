@@ -7,8 +7,8 @@ import { longSleep, sleepMillis } from "../../schedule/Polling.js"
 import { lockRenewal, lockWaitMillis } from "../../schedule/Renewal.js"
 import { Clock } from "../../services/Clock.js"
 import { InvalidArgument, LockLost, LockTimeout } from "../../services/Errors.js"
-import { checkDuration, checkKey } from "../../services/input.js"
-import { Lock, type LockLease, type Service } from "../../services/Lock.js"
+import { checkDuration, checkKey, checkOptions } from "../../services/input.js"
+import { type AcquireOptions, Lock, type LockLease, type Service } from "../../services/Lock.js"
 import { lockTopic, Wake } from "../../services/Wake.js"
 import { type Database, detached, type Verb } from "../Database/Database.js"
 import type { Restore } from "../Database/turns.js"
@@ -34,13 +34,19 @@ interface Taken {
 
 const leaseOf = ({ lease }: Taken): LockLease => lease
 
-const check = (name: string, ttl: Duration.DurationInput = "30 seconds"): Either.Either<Request, InvalidArgument> =>
+const check = (
+  name: string,
+  options: AcquireOptions = {},
+  names: ReadonlyArray<keyof AcquireOptions> = ["ttl", "timeout"]
+): Either.Either<Request, InvalidArgument> =>
   Either.gen(function* () {
     const checked = yield* checkKey("lock name", name)
-    return { name: checked, ttlMillis: yield* checkDuration("ttl", ttl, { min: 100, max: 86_400_000 }) }
+    yield* checkOptions(options, names)
+    const ttlMillis = yield* checkDuration("ttl", options.ttl ?? "30 seconds", { min: 100, max: 86_400_000 })
+    return { name: checked, ttlMillis }
   })
 
-const checkPublic = (name: string, ttl?: Duration.DurationInput) =>
+const checkPublic: typeof check = (name, ...options) =>
   typeof name === "string" && name.startsWith(reserved)
     ? Either.left(
         new InvalidArgument({
@@ -48,7 +54,7 @@ const checkPublic = (name: string, ttl?: Duration.DurationInput) =>
           message: `lock name: names that begin with ${reserved} are reserved`
         })
       )
-    : check(name, ttl)
+    : check(name, ...options)
 
 const make = (db: Database) =>
   Effect.gen(function* () {
@@ -214,13 +220,13 @@ const make = (db: Database) =>
     const service: Service = {
       tryAcquire: (name, options) =>
         Effect.uninterruptibleMask((restore) =>
-          Effect.flatMap(checkPublic(name, options?.ttl), (request) =>
+          Effect.flatMap(checkPublic(name, options, ["ttl"]), (request) =>
             Effect.map(takeOnce(request, restore), Option.map(leaseOf))
           )
         ),
       acquire: (name, options) =>
         Effect.uninterruptibleMask((restore) =>
-          Effect.flatMap(checkPublic(name, options?.ttl), (request) =>
+          Effect.flatMap(checkPublic(name, options), (request) =>
             Effect.map(acquireWithin(request, options?.timeout, restore), leaseOf)
           )
         ),
@@ -250,7 +256,7 @@ const make = (db: Database) =>
       // The library's own locks come this way too, so reserved names pass
       withLock: (name, options) => (self) =>
         Effect.uninterruptibleMask((restore) =>
-          Effect.flatMap(check(name, options?.ttl), (request) =>
+          Effect.flatMap(check(name, options), (request) =>
             Effect.flatMap(acquireWithin(request, options?.timeout, restore), (taken) => holding(taken, restore(self)))
           )
         )

@@ -3,8 +3,9 @@
  */
 import { Cause, Effect, Either, Layer, Option } from "effect"
 import { parse, restore } from "../../schedule/Recurrence.js"
-import { InvalidArgument, ScheduleNotFound, type StoreError, type TransactionOpen } from "../../services/Errors.js"
+import { InvalidArgument, ScheduleNotFound, StoreError, type TransactionOpen } from "../../services/Errors.js"
 import { describe } from "../../services/Job.js"
+import { countEnqueued } from "../../services/metrics.js"
 import { type NewSchedule, Schedules, type Service } from "../../services/ScheduleStore.js"
 import { queueTopic, scheduleTopic, Wake } from "../../services/Wake.js"
 import type { Database, Verb } from "../Database/Database.js"
@@ -13,7 +14,7 @@ import { int, intOrNull } from "../Queue/statements/rows.js"
 import { makeAnnounce } from "../Wake/announce.js"
 import { afterPause, nextAfter, resumedRule, ruleOf } from "./decide.js"
 import { type Fired, makeFire } from "./fire.js"
-import { fireOwed, makePut } from "./put.js"
+import { fireOwed, hurry, makePut, patience } from "./put.js"
 import { scheduleInfo } from "./rows.js"
 import { scheduleStatements } from "./statements.js"
 
@@ -25,8 +26,8 @@ export interface SqlSchedulesOptions {
 /** How many due schedules are listed at once. */
 const page = 100
 
-/** How long a schedule that is fired waits for a lock, as PostgreSQL reads it. */
-const patience = "200ms"
+/** How many of the due schedules may wait for a lock, one after the other; the others are due as well. */
+const mostWaits = 10
 
 const notFound = (schedule: string) =>
   new ScheduleNotFound({ schedule, message: `there is no schedule ${JSON.stringify(schedule)}; nothing was changed` })
@@ -52,7 +53,10 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
         ? Effect.asVoid(session.execute(statements.notify, { channel: db.names.channel, topic: scheduleTopic }))
         : Effect.void
 
-    const told = (queue?: string) => announce([scheduleTopic, ...(queue === undefined ? [] : [queueTopic(queue)])])
+    const told = (fired?: Fired) => {
+      if (fired !== undefined) countEnqueued(fired.queue, fired.jobs, fired.deduplicated)
+      return announce([scheduleTopic, ...(fired === undefined || fired.jobs === 0 ? [] : [queueTopic(fired.queue)])])
+    }
 
     /** A change of one row under its lock; `undefined` when there is none. */
     const changing = <A>(
@@ -105,7 +109,7 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
           yield* tell(session)
           return owed
         })
-      ).pipe(Effect.flatMap((owed) => told(owed?.queue)))
+      ).pipe(Effect.flatMap(told))
 
     const resume: Service["resume"] = (name) =>
       changing("schedule_resume", name, (session, row) =>
@@ -125,64 +129,72 @@ const make = (db: Database, { notify }: SqlSchedulesOptions) =>
           yield* tell(session)
           return owed
         })
-      ).pipe(Effect.flatMap((owed) => told(owed?.queue)))
+      ).pipe(Effect.flatMap(told))
 
     const trigger: Service["trigger"] = (name) =>
       changing("schedule_trigger", name, (session, row) =>
         Effect.map(fire.trigger(session, row), (result) => ({ result, queue: String(row.queue) }))
       ).pipe(
-        Effect.flatMap(({ queue, result }) =>
-          Either.isRight(result)
-            ? Effect.as(announce([queueTopic(queue)]), result.right)
-            : Effect.fail(
-                new InvalidArgument({
-                  argument: "schedule",
-                  message: `schedule ${JSON.stringify(name)}: ${result.left}; put it again`
-                })
-              )
-        )
+        Effect.flatMap(({ queue, result }) => {
+          if (Either.isRight(result)) {
+            const { deduplicated } = result.right
+            countEnqueued(queue, deduplicated ? 0 : 1, deduplicated ? 1 : 0)
+            return Effect.as(announce([queueTopic(queue)]), result.right)
+          }
+          const message = `schedule ${JSON.stringify(name)}: ${result.left}; put it again`
+          return Effect.fail(new InvalidArgument({ argument: "schedule", message }))
+        })
       )
 
-    /** Others are due as well: one that waits for what an open transaction has locked is tried again later. */
-    const hurry = (session: Session) =>
-      db.names.engine === "postgres" ? session.execute(statements.hurry, { patience }) : Effect.void
-
-    /** `undefined` when it is not due any more, or somebody has it locked. */
-    const fireOne = (name: string): Effect.Effect<Fired | undefined, TransactionOpen | StoreError> => {
-      const verb: Verb<Fired | string | undefined> = (session) =>
+    /**
+     * `undefined` when it is not due any more, or somebody has it locked; `"busy"` when it waited for what an open transaction has
+     * locked: it is tried again later.
+     */
+    const fireOne = (
+      name: string,
+      lockTimeout: string
+    ): Effect.Effect<Fired | "busy" | undefined, TransactionOpen | StoreError> => {
+      const verb: Verb<Either.Either<Fired, string> | undefined> = (session) =>
         Effect.flatMap(session.execute(statements.lockDue, { name }), ([row]) =>
           row === undefined
             ? Effect.succeed(undefined)
-            : Effect.zipRight(hurry(session), Effect.map(fire.fire(session, row), Either.merge))
+            : Effect.zipRight(hurry(statements, session, lockTimeout), fire.fire(session, row))
+        )
+      const failed = (error: string) =>
+        db.apart("waits", "schedule_fail", (session) =>
+          session.execute(statements.fail, { name, error: stored(error) })
         )
       return db.apart("waits", "schedule_fire", verb, "transaction").pipe(
         Effect.sandbox,
-        Effect.catchAll((cause) => Effect.succeed(describe(Cause.squash(cause)))),
-        Effect.flatMap((result) =>
-          typeof result === "string"
-            ? Effect.as(
-                db.apart("waits", "schedule_fail", (session) =>
-                  session.execute(statements.fail, { name, error: stored(result) })
-                ),
-                undefined
-              )
-            : Effect.succeed(result)
-        )
+        Effect.matchEffect({
+          onFailure: (cause) => {
+            const error = Cause.squash(cause)
+            const busy = error instanceof StoreError && error.reason === "busy"
+            return Effect.as(failed(describe(error)), busy ? ("busy" as const) : undefined)
+          },
+          onSuccess: (fired) =>
+            fired === undefined || Either.isRight(fired)
+              ? Effect.succeed(fired?.right)
+              : Effect.as(failed(fired.left), undefined)
+        })
       )
     }
 
     const fireDue: Service["fireDue"] = Effect.gen(function* () {
       const tried = new Set<string>()
       let dealtWith = 0
+      let waits = 0
       for (;;) {
         const limit = page + tried.size
         const due = yield* db.apart("read", "schedules_due", (session) => session.execute(statements.due, { limit }))
         const names = due.map(({ name }) => String(name)).filter((name) => !tried.has(name))
         for (const name of names) {
           tried.add(name)
-          const fired = yield* fireOne(name)
-          if (fired === undefined) continue
+          const fired = yield* fireOne(name, waits < mostWaits ? patience : "1ms")
+          if (fired === "busy") waits++
+          if (fired === undefined || fired === "busy") continue
           dealtWith++
+          countEnqueued(fired.queue, fired.jobs, fired.deduplicated)
           if (fired.jobs > 0) yield* wake.wake([queueTopic(fired.queue)])
         }
         if (due.length < limit) return dealtWith

@@ -15,6 +15,7 @@ import type { ScheduleStatements } from "./statements.js"
 export interface Fired {
   readonly queue: string
   readonly jobs: number
+  readonly deduplicated: number
   readonly lastAt: number | null
 }
 
@@ -63,7 +64,7 @@ export const makeFire = (n: Names, statements: ScheduleStatements, notify: boole
         skipped: boundaries.length - wanted.length,
         liveJobs: remember(row, receipts)
       })
-      return Either.right({ queue, jobs, lastAt })
+      return Either.right({ queue, jobs, deduplicated: receipts.length - jobs, lastAt })
     })
   }
 

@@ -16,13 +16,23 @@ import type { ScheduleStatements } from "./statements.js"
 
 export interface Put {
   readonly outcome: PutOutcome
-  /** The queue in which something was enqueued. */
-  readonly fired: string | undefined
+  /** What was owed and is fired. */
+  readonly fired: Fired | undefined
 }
+
+/** How long a boundary that can be fired later waits for a lock, as PostgreSQL reads it. */
+export const patience = "200ms"
+
+/** Of what follows in the transaction; answers how long it waited before. */
+export const hurry = ({ hurry }: ScheduleStatements, session: Session, patience: string) =>
+  hurry === undefined
+    ? Effect.succeed(patience)
+    : Effect.map(session.execute(hurry, { patience }), ([row]) => String(row?.patience))
 
 /**
  * Fires what is owed by a row before it is changed; of one that is paused, what was due when it was paused. Where that cannot be done,
- * the change stands if it has failed before (the change must be able to mend it), or if it is owed afterwards (`stays`).
+ * the change stands if it has failed before (the change must be able to mend it), or if it is owed afterwards (`stays`): then an open
+ * transaction in its way is not waited for either.
  */
 export const fireOwed = (
   statements: ScheduleStatements,
@@ -36,16 +46,23 @@ export const fireOwed = (
   const fired = Effect.map(fire.fire(session, then), Either.getOrUndefined)
   if (int(row.failures) === 0 && !stays) return fired
   const release = session.execute(statements.release, {})
+  const setting = stays ? hurry(statements, session, patience) : Effect.succeed(undefined)
   return Effect.zipRight(
     session.execute(statements.savepoint, {}),
-    Effect.matchEffect(fired, {
-      // What would fail again has told so before, in the schedule's last error
-      onFailure: (error) =>
-        error.retryable
-          ? Effect.fail(error)
-          : Effect.as(Effect.zipRight(session.execute(statements.rollback, {}), release), undefined),
-      onSuccess: (owed) => Effect.as(release, owed)
-    })
+    Effect.flatMap(setting, (before) =>
+      Effect.matchEffect(fired, {
+        // What would fail again has told so before, in the schedule's last error
+        onFailure: (error) =>
+          error.retryable && !(stays && error.reason === "busy")
+            ? Effect.fail(error)
+            : Effect.as(Effect.zipRight(session.execute(statements.rollback, {}), release), undefined),
+        onSuccess: (owed) =>
+          Effect.zipRight(
+            before === undefined ? Effect.void : hurry(statements, session, before),
+            Effect.as(release, owed)
+          )
+      })
+    )
   )
 }
 
@@ -88,7 +105,7 @@ export const makePut =
         if (nextAt === never && !stays) return undefined
         const previousRule = same ? textOrNull(row.previous_rule) : replacedRule(ruleOf(row), now)
         yield* session.execute(statements.change, { ...given(), name, declared, previousRule, nextAt })
-        return { outcome: "changed", fired: owed !== undefined && owed.jobs > 0 ? owed.queue : undefined }
+        return { outcome: "changed", fired: owed }
       })
 
     const attempt = (left: number): Effect.Effect<Put | undefined, StoreError> =>

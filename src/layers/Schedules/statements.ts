@@ -62,8 +62,8 @@ export interface ScheduleStatements {
   readonly nextIn: Statement
   readonly due: Statement
   readonly notify: Statement
-  /** PostgreSQL: how long what follows in its transaction waits for a lock. */
-  readonly hurry: Statement
+  /** How long what follows in its transaction waits for a lock; answers how long it did. None on SQLite, which waits for none. */
+  readonly hurry: Statement | undefined
   /** Around what may fail without the rest of its transaction. */
   readonly savepoint: Statement
   readonly rollback: Statement
@@ -145,7 +145,13 @@ export const scheduleStatements = (n: Names): ScheduleStatements => {
       `SELECT name FROM ${n.schedules} WHERE fire_at <= ${n.now} ORDER BY fire_at, name LIMIT :limit`
     ),
     notify: one("schedule_notify", "SELECT pg_notify(:channel, :topic)"),
-    hurry: one("schedule_hurry", "SELECT set_config('lock_timeout', :patience, true)"),
+    hurry:
+      n.engine === "postgres"
+        ? one(
+            "schedule_hurry",
+            "SELECT current_setting('lock_timeout') AS patience, set_config('lock_timeout', :patience, true)"
+          )
+        : undefined,
     savepoint: one("schedule_savepoint", "SAVEPOINT alkstore_owed"),
     rollback: one("schedule_rollback", "ROLLBACK TO SAVEPOINT alkstore_owed"),
     release: one("schedule_release", "RELEASE SAVEPOINT alkstore_owed")

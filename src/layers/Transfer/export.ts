@@ -3,7 +3,7 @@
  */
 import { Chunk, Effect, Either, Option, Stream } from "effect"
 import { InvalidArgument, QueuesInUse, type StoreError, type TransactionOpen } from "../../services/Errors.js"
-import { checkQueueName } from "../../services/input.js"
+import { checkOptions, checkQueueName } from "../../services/input.js"
 import type { ExportOptions } from "../../services/Transfer.js"
 import { soundRecord, type TransferRecord } from "../../services/TransferRecord.js"
 import type { Database } from "../Database/Database.js"
@@ -82,9 +82,11 @@ export const makeExport = (
       )
     )
 
-  return ({ completed = false, force = false, queues: wanted, schedules = true }: ExportOptions = {}) =>
+  return (options: ExportOptions = {}) =>
     Stream.unwrap(
       Effect.gen(function* () {
+        yield* checkOptions(options, ["queues", "completed", "schedules", "force"])
+        const { completed = false, force = false, queues: wanted, schedules = true } = options
         const queues = wanted === undefined ? null : yield* Either.all(wanted.map(checkQueueName))
         // A name that is mistyped would be an export of nothing
         const all = queues === null ? [] : yield* known

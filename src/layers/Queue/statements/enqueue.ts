@@ -7,7 +7,8 @@ import type { NewJob, Receipt } from "../../../services/QueueStore.js"
 import { type Names, nextval, type PerEngine, type Row, type Session, statement } from "../../engine.js"
 import { areAlike, enqueuePlain, plainParameters } from "./enqueuePlain.js"
 import { added, dueAt, heldBy, isFree, isSpent, replaceText } from "./holder.js"
-import { advanceKey } from "./lanes.js"
+import { advanceKey, isNextHead } from "./lanes.js"
+import { metAt } from "./lists.js"
 import { bool, int } from "./rows.js"
 import { sweep } from "./sweep.js"
 
@@ -86,7 +87,7 @@ const postgres: Enqueue = (n, notify) => {
   const holders = statement(
     n,
     "enqueue_holders",
-    `SELECT k.dedupe_key, k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, coalesce(j.token IS NULL AND j.expires_at <= ${n.now}, false) AS spent, ${n.now} AS now
+    `SELECT k.dedupe_key, k.job_id, k.free_at, j.id AS live_id, j.token, j.visible_at, ${metAt.postgres("j.due_at", "j.expires_at")} AS met_at, ${isNextHead(n, "j")} AS head, coalesce(j.token IS NULL AND j.expires_at <= ${n.now}, false) AS spent, ${n.now} AS now
     FROM ${n.dedupeKeys} k LEFT JOIN ${n.jobs} j ON j.id = k.job_id AND k.free_at IS NULL
     WHERE k.queue = :queue AND k.dedupe_key = ANY (:keys::text[])`
   )

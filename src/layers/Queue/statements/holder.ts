@@ -6,6 +6,7 @@ import type { StoreError } from "../../../services/Errors.js"
 import { stateOf } from "../../../services/JobState.js"
 import type { NewJob, Receipt } from "../../../services/QueueStore.js"
 import type { Names, Row, Session, Statement } from "../../engine.js"
+import { metAt } from "./lists.js"
 import { bool, int, intOrNull } from "./rows.js"
 
 /** Now plus the delay, or runAt unless it has passed. */
@@ -37,7 +38,7 @@ export const replaceText = (n: Names, max: string) => {
       expires_at = coalesce(:expiresAt${big}, ${due} + :expiresMillis${big}), expires_ms = :expiresMillis${big}, attempt = 0, crashes = 0, failures = 0,
       errors = NULL, failure_times = NULL, progress = NULL, undecodable_since = NULL
     WHERE id = :id AND token IS NULL
-    RETURNING token, visible_at, ${n.now} AS now`
+    RETURNING token, visible_at, ${metAt[n.engine]("due_at", "expires_at")} AS met_at, ${n.now} AS now`
 }
 
 /** The receipt of whoever holds the key, replaced first if that is wanted and possible; none when it has just changed. */
@@ -66,10 +67,12 @@ export const heldBy = (
       : []
     // It waited when it was looked at, and is claimed or gone by now: look again
     if (job.replace && changed === undefined && intOrNull(row.token) === null) return undefined
-    const { now, token, visible_at } = changed ?? row
+    const { met_at, now, token, visible_at } = changed ?? row
+    // PostgreSQL: the first of its ordering key, which the next pass unblocks
+    const visibleAt = visible_at === null && bool(row.head) ? met_at : visible_at
     return {
       id,
-      state: stateOf({ token: intOrNull(token), visibleAt: intOrNull(visible_at) }, int(now)),
+      state: stateOf({ token: intOrNull(token), visibleAt: intOrNull(visibleAt) }, int(now)),
       deduplicated: true,
       replaced: changed !== undefined
     }

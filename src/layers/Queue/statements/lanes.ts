@@ -50,6 +50,12 @@ const free = (n: Names, queue: string, key: string, job: string): string =>
   `(SELECT 1 FROM ${n.jobs} h WHERE h.queue = ${queue} AND h.ordering_key = ${key} AND h.ordering_key IS NOT NULL AND h.visible_at IS NOT NULL LIMIT 1) IS NULL
       AND (SELECT 1 FROM ${n.laneBlocks} b WHERE b.queue = ${queue} AND b.ordering_key = ${key} AND +b.letter_id < ${job}id LIMIT 1) IS NULL`
 
+/** PostgreSQL: whether the next pass unblocks a job, by its alias. */
+export const isNextHead = (n: Names, job: string): string =>
+  `(${job}.ordering_key IS NOT NULL AND ${job}.visible_at IS NULL
+      AND (SELECT 1 FROM ${n.jobs} f WHERE f.queue = ${job}.queue AND f.ordering_key = ${job}.ordering_key AND f.ordering_key IS NOT NULL AND f.id < ${job}.id LIMIT 1) IS NULL
+      AND ${free(n, `${job}.queue`, `${job}.ordering_key`, `${job}.`)})`
+
 /**
  * One pass at a time per queue, by a lock that ends with the statement's transaction: two passes with different
  * snapshots could unblock two jobs of one key. The one that could slip between the snapshot and the lock is refused by
